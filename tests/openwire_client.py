@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from amq.protocols.openwire.wire import INT, encode_text
 from amq_migrate.openwire.addresses import parse
 from amq_migrate.openwire.peer import OtherBroker, connect
 from amq_migrate.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
-from amq_migrate.openwire.wire import SESSION
+from amq_migrate.openwire.wire import SESSION, Wire
 from tests.patience import DEADLINE_S
 
 _numbers = itertools.count(1)
@@ -38,6 +39,24 @@ PROPERTIES = {
 def new_peer(url: str, user: str = "", password: str = "") -> OtherBroker:
     """A connection; close it."""
     return connect(parse(url), user, password, f"ID:test-{next(_numbers)}:1", SystemClock(), "the broker", Contexts())
+
+
+def peer_as(url: str, client_id: str) -> OtherBroker:
+    """A connection with a client id that its program has given; close it. Raises AmqError."""
+    address = parse(url).uris[0].address
+    sock = socket.create_connection(address, DEADLINE_S)
+    sock.setblocking(False)
+    clock = SystemClock()
+    peer = OtherBroker(sock, Wire("the broker", f"ID:test-{next(_numbers)}:1", clock.monotonic()), clock)
+    try:
+        peer.wait(lambda: peer.wire.version > 0, DEADLINE_S, "says nothing")
+        peer.request(structure(table.CONNECTION_INFO, id=peer.wire.id, client_id=client_id), DEADLINE_S)
+        session = structure(table.SESSION_ID, connection=peer.wire.connection, value=SESSION)
+        peer.wire.send(structure(table.SESSION_INFO, id=session))
+    except BaseException:
+        peer.close()
+        raise
+    return peer
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Invariant: it keeps nothing that must survive it, and confirms nothing itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from random import Random
 from socket import socket
@@ -64,6 +64,7 @@ class GatewayHub(Reception):
         self._ways = ways
         self._cluster = cluster
         self._upkeep: asyncio.TimerHandle | None = None
+        self._table = 0  # the number of that by which all clients are known
 
     async def listen(self, neighbours: tuple[str, ...] = (), given: Sequence[Sequence[socket]] = ()) -> None:
         await super().listen(neighbours, given)
@@ -73,6 +74,14 @@ class GatewayHub(Reception):
         self.config = config
         self.memory.set_limit(config.memory_limit_bytes)
         self.meet(self._neighbours)
+
+    def meet(self, neighbours: tuple[str, ...]) -> None:
+        super().meet(neighbours)
+        number = self._ways.placement.number
+        if number != self._table:
+            self._table = number
+            for client in self._routed():
+                client.stay_known()
 
     async def stop(self) -> None:
         """No new input; answers that are due go out; clients hear where the other nodes are, and have time to go."""
@@ -94,14 +103,34 @@ class GatewayHub(Reception):
         self._leave()
 
     def _owes_answers(self) -> bool:
+        return bool(self.turn.unsent) or any(each.owes_answers for each in self._routed())
+
+    def _routed(self) -> list[RoutedConnection]:
         clients = [connection.client for connection in self.connections.values()]
-        routed = [each for each in clients if isinstance(each, RoutedConnection)]
-        return bool(self.turn.unsent) or any(each.owes_answers for each in routed)
+        return [each for each in clients if isinstance(each, RoutedConnection)]
 
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ServedConnection:
         made = RoutedConnection(self._ways, peer, owner, client, protocol)
         made.traffic, made.ids = self.traffic[protocol], self._ids
         return made
+
+    def waits_for(self, served: ServedConnection) -> Awaitable[None] | None:
+        """The store that knows the client by its id may have to say that no other client has it."""
+        assert isinstance(served, RoutedConnection)
+        if not served.client.has_chosen_id:
+            return None
+        answer: asyncio.Future[None] = self.loop.create_future()
+
+        def heard(error: Exception | None) -> None:
+            if answer.done():
+                return  # the client has gone
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        served.ask_to_enter(heard)
+        return answer
 
     def _lend(self, queue: Any, message: Message) -> int:  # noqa: ARG002
         size = len(message.body)

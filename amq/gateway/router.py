@@ -135,8 +135,44 @@ class RoutedConnection:
         self._locating = 0  # questions where destinations live; while there are some the client is not read
         self._failing: Joined | None = None  # what failed last in one of several homes, and not yet in all
         self.is_ending = False  # its Disconnect is on the way
+        self._entering: Callable[[Exception | None], None] | None = None  # hears what the client would hear otherwise
         if client.id:  # the other connections of that client meet it there
             self.anchor(client.id)
+
+    def ask_to_enter(self, heard: Callable[[Exception | None], None]) -> None:
+        """Before anything else: may the client have its id? `heard` is called once with the error, or None. Where there
+        is an error, the connection is closed."""
+        self._entering = heard
+        answer = Joined(None, 0, command=MakeSure(None), deals=self._entered)
+        self.anchor(self._client.id).ask(0, MakeSure(answer))
+        self.flush()
+
+    def _entered(self, joined: Joined) -> bool:
+        self._enter(None if joined.error is None else joined.error.error)
+        return True
+
+    def _enter(self, error: Exception | None) -> None:
+        heard, self._entering = self._entering, None
+        if error is not None:
+            self.close()
+        if heard is not None:
+            heard(error)
+
+    def stay_known(self) -> None:
+        """There is another table: the other connections of that client may meet it elsewhere."""
+        if not self._client.id or self.is_closed:
+            return
+        try:
+            self.anchor(self._client.id)
+        except AmqError as error:
+            self._end_with(error)
+
+    def _end_with(self, error: Exception) -> None:
+        """The connection cannot go on."""
+        if self._entering is not None:
+            self._enter(error)
+        else:
+            self.peer.fail(Failure(error, Scope.CONNECTION))
 
     @property
     def owes_answers(self) -> bool:
@@ -469,6 +505,9 @@ class RoutedConnection:
         """Something has failed in that home."""
         receipt: Any = failure.receipt
         kind = receipt.__class__
+        if self._entering is not None and kind is not Joined:
+            self._enter(failure.error)
+            return
         is_moved = getattr(failure.error, "code", "") in HOME_CODES
         move = self._move_of(home) if is_moved else None
         if kind is Kept:
@@ -508,6 +547,9 @@ class RoutedConnection:
 
     def ends(self) -> None:
         """A home ends the connection: what the client asked for at its end is answered first."""
+        if self._entering is not None:
+            self._enter(AmqError("the store that knows this client by its id has closed its connection: connect again"))
+            return
         failing, self._failing = self._failing, None
         if failing is not None and failing.waits:  # why it ends: the other homes may answer later, or never
             self.answer(failing)
@@ -572,7 +614,7 @@ class RoutedConnection:
             self.flush()
         except AmqError as failed:
             why = f"the store {home.store} that this connection uses is not reached any more: connect again. {failed}"
-            self.peer.fail(Failure(AmqError(why, code="STORE_LOST"), Scope.CONNECTION))
+            self._end_with(AmqError(why, code="STORE_LOST"))
 
     def not_resumed(self, consumer: Consumer, home: RoutedHome, joined: Joined) -> bool:
         """A consumer began anew, or could not."""

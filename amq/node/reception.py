@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -231,6 +231,9 @@ class Reception(ABC):
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ServedConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
+
+    def waits_for(self, served: ServedConnection) -> Awaitable[None] | None:  # noqa: ARG002
+        return None
 
     async def authenticate(self, claim: Claim) -> Login:
         return await self._shared.authenticate(claim)

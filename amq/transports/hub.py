@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from amq.broker.sessions.links import Client
@@ -98,6 +98,10 @@ class Hub(Protocol[C]):
     def admit(self, peer: C, owner: str, client: Client, protocol: str) -> ServedConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
+        ...
+
+    def waits_for(self, served: ServedConnection) -> Awaitable[None] | None:
+        """The client of `served` hears that it is in when that has ended well; None = now. It raises AmqError."""
         ...
 
     # `queue` is that of a `QueueConsumer`.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -667,10 +667,14 @@ class Peer:
         try:
             if asked is not None and self._is_back(client, asked):
                 return
-            self.client = hub.admit(self, self._owner, client, codec.name)
-        except AmqError as error:
-            self._refuse(error, command.receipt)
+            served = hub.admit(self, self._owner, client, codec.name)
+            waiting = hub.waits_for(served)
+            if waiting is not None and not await self._let_in(served, waiting):
+                return
+        except AmqError as error:  # where the store is out of reach, the client's library tries again, unanswered
+            self._refuse(error, command.receipt if isinstance(error, AccessError) else None)
             return
+        self.client = served
         self._traffic = self.client.traffic
         if asked is not None:
             self._lifeline = hub.parking.grant(self, asked)
@@ -680,6 +684,21 @@ class Peer:
         held, self._held = self._held, []
         if held or codec.has_more:
             self._work(held, 0, hub.turn.shares.until_s(hub.clock.monotonic()))
+
+    async def _let_in(self, served: ServedConnection, waiting: Awaitable[None]) -> bool:
+        """Wait for that; the client is not read meanwhile. False = it has gone. Raises AmqError."""
+        self._unread(LOGIN)
+        try:
+            await waiting
+        except BaseException:
+            served.close()
+            raise
+        finally:
+            self._read_for(LOGIN)
+        if self.is_closing:
+            served.close()
+            return False
+        return True
 
     async def _check(self, shown: Connect | Exchange, socket: Socket) -> Login:
         """Let the client in that logs in so. Raises AmqError."""

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -16,10 +17,10 @@ import pytest
 import amq
 from amq.cluster.directory import Cluster
 from amq.core.destination import QUEUE_SCHEME
-from amq.core.errors import CommandError
+from amq.core.errors import AccessError, CommandError
 from bench.wire import WireConnection, WireError, encode
 from tests.cluster.nodes import Node, Nodes, each_as_it_should_be, served_by
-from tests.openwire_client import peer_of, receive
+from tests.openwire_client import peer_as, peer_of, receive
 from tests.patience import DEADLINE_S
 from tests.test_large_messages import BODY_BYTES, CHUNK, GROWTH_MAX, MIB, Memory, Peer
 from tests.traffic import Producer, drain, send
@@ -241,6 +242,26 @@ def test_a_large_body_is_in_a_gateway_once_at_most(start: Callable[..., Nodes]) 
     assert len(content) == BODY_BYTES
     assert content[-MIB:] == CHUNK
     assert memory.growth() < GROWTH_MAX * BODY_BYTES
+
+
+def test_a_client_id_is_free_at_another_node_when_its_gateway_is_killed(start: Callable[..., Nodes]) -> None:
+    nodes = start("a", "b", stores=1)
+    first, second = (f"tcp://127.0.0.1:{nodes.nodes[name].port}" for name in "ab")
+    peer = peer_as(first, "me")
+    for url in (second, first):
+        with pytest.raises(AccessError, match=r"in use by another connection, of 127\.0\.0\.1:"):
+            peer_as(url, "me")
+    (gateway,) = nodes.nodes["a"].gateways
+    os.kill(gateway, signal.SIGKILL)
+    peer.close()
+
+    def comes_back() -> bool:
+        with suppress(AccessError):  # its master does not know yet that the gateway is gone
+            peer_as(second, "me").leave()
+            return True
+        return False
+
+    until(comes_back, nodes.logs)
 
 
 def test_a_living_node_answers_always_and_nothing_confirmed_is_lost(start: Callable[..., Nodes]) -> None:

@@ -48,11 +48,15 @@ class World:
             }
         self._scheme = "ssl" if tls else "tcp"
         self.members: dict[str, Node] = {}
-        self.listener = socket.create_server(("127.0.0.1", 0))
         own = self._options | ({"trust": str(self.trust)} if tls else {})
-        config = BrokerConfig(store=self.cluster.directory, transports=("stomp://127.0.0.1:0",), **own)
-        self.gateway = Gateway(config, Source(lambda: config), PLAIN, self.cluster, [[self.listener]])
+        self._config = BrokerConfig(store=self.cluster.directory, transports=("auto://127.0.0.1:0",), **own)
+        self.gateway, self.listener = self.new_gateway()
         self.clients: list[Client] = []
+
+    def new_gateway(self) -> tuple[Gateway, socket.socket]:
+        """With its socket. Start it, and stop it."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        return Gateway(self._config, Source(lambda: self._config), PLAIN, self.cluster, [[listener]]), listener
 
     async def serve(self, store: str) -> None:
         """A new master of `store`."""

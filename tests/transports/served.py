@@ -184,6 +184,7 @@ class Served:
             config=world.config,
             loop=self._loop,
             admit=lambda peer, owner, client, _: ClientConnection(world.broker, peer, owner, client),
+            waits_for=lambda _: None,
             lend=world.broker.lend,
             shown=shown,
             take_back=world.broker.take_back,

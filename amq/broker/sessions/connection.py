@@ -81,6 +81,11 @@ class ClientConnection:
         self.sessions = {0: Session(self, 0)}
         broker.connections[self] = None
 
+    @property
+    def whereabouts(self) -> str:
+        address = getattr(self.peer, "peer_name", "")  # a part of the broker has none
+        return f", of {address}" if address else ""
+
     def handle(
         self, commands: list[Command], session: Session | None = None, until_s: float = math.inf
     ) -> list[Command]:

@@ -30,6 +30,13 @@ class Client(NamedTuple):
     exclusive: bool = False
     since_ms: int = 0
 
+    @property
+    def has_chosen_id(self) -> bool:
+        """May another client have its exclusive client id already? Libraries make one for each connection, like its
+        own id but for the end, where their program gives none."""
+        made, dash, _ = self.instance.rpartition("-")
+        return self.exclusive and bool(self.id) and not (dash and self.id.startswith(made + dash))
+
 
 NOBODY = Client()
 ANEW: Final = "the same client object connected anew"
@@ -41,6 +48,11 @@ class HeldClient(Protocol):
 
     client: Client
     is_lost: bool
+
+    @property
+    def whereabouts(self) -> str:
+        """Of its client, as a part of a sentence."""
+        ...
 
     def steal(self, error: AmqError) -> None: ...
 
@@ -96,8 +108,8 @@ class Links:
             may_steal = anew or self._core.config.allow_link_stealing or other.is_lost
             if not may_steal:
                 raise AccessError(
-                    f"client id {client.id!r} is in use by another connection: give each client another id, or "
-                    "close that one (or set allowLinkStealing, and the newer one wins)",
+                    f"client id {client.id!r} is in use by another connection{other.whereabouts}: give each client "
+                    "another id, or close that one (or set allowLinkStealing, and the newer one wins)",
                     code="CLIENT_ID_IN_USE",
                 )
             if _is_newer(owner, client):

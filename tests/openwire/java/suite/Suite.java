@@ -19,6 +19,7 @@ import java.util.regex.Pattern;
  *
  * <pre>java suite.Suite --url URL [--only PATTERN]... [--threads N]   |   java suite.Suite --list [--only PATTERN]...</pre>
  *
+ * URL may be several with semicolons between: the connections of a case use one after the other.
  * PATTERN is a regular expression that the whole name Theme.method matches. Cases share nothing: each has its own
  * destinations and client ids, so that they run beside each other and again on the same broker.
  */

@@ -40,11 +40,12 @@ public abstract class Theme {
     /** Unique to this run of this case: also a fit client id and property value. */
     String id;
 
-    private String url;
+    private String[] urls;
+    private int made;
     private final List<Connection> connections = Collections.synchronizedList(new ArrayList<>());
 
-    void prepare(String broker, String name) {
-        url = broker;
+    void prepare(String brokers, String name) {
+        urls = brokers.split(";");
         id = name + "." + UUID.randomUUID().toString().substring(0, 8);
     }
 
@@ -56,17 +57,18 @@ public abstract class Theme {
 
     // -- connections ---------------------------------------------------------------------------------------------
 
-    /** A factory; options as in an ActiveMQ URL, such as "jms.useAsyncSend=true". */
+    /** A factory for the next of the URLs; options as in an ActiveMQ URL, such as "jms.useAsyncSend=true". */
     ActiveMQConnectionFactory factory(String... options) {
         String all = String.join("&", options);
+        String url = url();
         String sign = url.contains("?") ? "&" : "?";
         ActiveMQConnectionFactory factory = new ActiveMQConnectionFactory(all.isEmpty() ? url : url + sign + all);
         factory.setTrustAllPackages(true);
         return factory;
     }
 
-    String url() {
-        return url;
+    synchronized String url() {
+        return urls[made++ % urls.length];
     }
 
     <T extends Connection> T closing(T connection) {

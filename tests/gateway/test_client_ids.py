@@ -1,0 +1,115 @@
+"""A client id that a JMS program has given belongs to one connection of the whole cluster; its login waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from amq.core.destination import TOPIC_SCHEME
+from amq.core.errors import AmqError
+from amq.gateway import lookout
+from amq_migrate.openwire.peer import OtherBroker
+from tests.gateway.test_gateway_stores import World, run
+from tests.openwire_client import new_peer, peer_as
+from tests.service_world import until
+
+
+def id_in(world: World, store: str) -> str:
+    """A client id that this store watches over."""
+    home_of = world.gateway.ways.placement.home_of
+    return next(name for n in count() if home_of(TOPIC_SCHEME + (name := f"client-{n}")) == store)
+
+
+def at(listener: socket.socket) -> str:
+    return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def enter(listener: socket.socket, client_id: str) -> OtherBroker:
+    return await asyncio.to_thread(peer_as, at(listener), client_id)
+
+
+async def leave(peer: OtherBroker) -> None:
+    await asyncio.to_thread(peer.leave)
+
+
+def test_a_client_id_is_refused_at_the_login_at_each_gateway_until_it_is_free(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        other, listener = world.new_gateway()
+        await other.start()
+        try:
+            for store in ("s1", "s2"):
+                client_id = id_in(world, store)
+                first = await enter(world.listener, client_id)
+                for port in (listener, world.listener):
+                    with pytest.raises(AmqError, match=r"in use by another connection, of 127\.0\.0\.1:"):
+                        await enter(port, client_id)
+                await leave(first)
+                await leave(await enter(listener, client_id))
+            kept = await enter(listener, client_id)
+            await other.stop()
+            kept.close()
+            await leave(await enter(world.listener, client_id))
+        finally:
+            listener.close()
+
+    run(tmp_path, story)
+
+
+def test_a_login_waits_for_the_store_that_watches_over_its_client_id(tmp_path: Path) -> None:
+    """One that its library has made belongs to nobody else, and waits for nothing."""
+
+    async def story(world: World) -> None:
+        client_id = id_in(world, "s1")
+        await world.members.pop("s1").stop()
+        entering = asyncio.ensure_future(enter(world.listener, client_id))
+        await until(lambda: world.gateway.ways.links.held_up == 1)
+        others = [await asyncio.to_thread(new_peer, at(world.listener)) for _ in range(8)]
+        assert not entering.done()
+        await world.serve("s1")
+        first = await entering
+        with pytest.raises(AmqError, match="in use"):
+            await enter(world.listener, client_id)
+        for each in (first, *others):
+            await leave(each)
+
+    run(tmp_path, story)
+
+
+def test_a_client_that_leaves_while_its_login_waits_leaves_nothing(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        client_id = id_in(world, "s1")
+        await world.members.pop("s1").stop()
+        entering = asyncio.ensure_future(enter(world.listener, client_id))
+        await until(lambda: world.gateway.ways.links.held_up == 1)
+        for connection in [*world.gateway.hub.connections.values()]:
+            connection.abort()
+        with pytest.raises(AmqError, match="closed the connection"):
+            await entering
+        await until(lambda: not world.gateway.hub.connections and not world.gateway.ways.links.held_up)
+        await world.serve("s1")
+        await leave(await enter(world.listener, client_id))
+
+    run(tmp_path, story)
+
+
+def test_a_client_id_stays_taken_when_another_store_watches_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "LOOK_S", 0.05)
+
+    async def story(world: World) -> None:
+        client_id = id_in(world, "s1")
+        first = await enter(world.listener, client_id)
+        assert world.gateway.ways.links.linked == ["s1"]
+        world.cluster.place(world.cluster.table().placement.placed(client_id, "s2"))
+        await until(lambda: "s2" in world.gateway.ways.links.linked)
+        with pytest.raises(AmqError, match="in use"):
+            await enter(world.listener, client_id)
+        await leave(first)
+        await leave(await enter(world.listener, client_id))
+
+    run(tmp_path, story)
