@@ -120,6 +120,7 @@ class Broker(Core):
         self.outbox = Outbox(self, self.routing, commits, redelivery)
         self.moving = Mover(self, self.durables)
         self.arrivals.queue_of, self.arrivals.taken = self.moving.queue_of, self.moving.taken
+        self.arrivals.came = self.moving.came
         self.wildcards.listener = self.routing.virtual
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)

@@ -16,7 +16,7 @@ Without a table, and so without a cluster, nothing here is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -84,6 +84,9 @@ class Homes:
         self.copies: dict[str, bool] = {}  # queues of the journal to be copied before their step; has enough been?
         self.to_copy = Copied()
         self._due: dict[int, list[str]] = {}  # by slot: queues that leave with a later step
+        # Of queues that leave, and had consumers: which of these had which buckets of groups.
+        self.owners: dict[str, dict[str, list[int]]] = {}
+        self.empty: dict[str, None] = {}  # those of them of which nothing is stored: the next home hears of the rest
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -110,11 +113,18 @@ class Homes:
     def check_taken(self, queue: str) -> None:
         """Raises CommandError where what another store has sent here for that queue of the journal does not belong
         here, now or when all has arrived."""
+        if not self.takes(queue):
+            raise self._moved(next(filter(self.home_of, self._homes_of(queue))))
+
+    def takes(self, queue: str) -> bool:
+        """Does what another store has sent here for that queue of the journal belong here, now or when all has
+        arrived?"""
         for name in self._homes_of(queue):
             if self.home_of(name):
                 if len(self._placements) > 1 or not self._placements[0].comes(self._store, name):
-                    raise self._moved(name)
+                    return False
                 self.frozen.add(queue)
+        return True
 
     def check_copied(self, source: str) -> None:
         """Raises CommandError where no copies may come for that destination: it is not about to live here."""
@@ -209,10 +219,24 @@ class Homes:
             self.facts = {**self.facts, "refused": found.number, "held": held}
             return
         self._waiting = None
+        if placement.step is not None:
+            self._note_consumers(placement)
         self._coming = found
         self._placements = (*self._placements, placement)
         self._take()
         self._journal.append_record(found)
+
+    def _note_consumers(self, placement: Placement) -> None:
+        """Note what consumers of queues that leave have there, while they are there. These queues stay until their next
+        home knows it."""
+        before, self.owners = self.owners, {}
+        for name, queue in self._state.queues.items():
+            if not (queue.subscriptions or queue.awaits) or is_temporary(name) or queue.is_hidden:
+                continue
+            if any(placement.leaves(self._store, home) for home in self._homes_of(name)):
+                queue.awaits = True
+                now = queue.selection.known() if queue.selection is not None else {}
+                self.owners[name] = now or before.get(name, {})
 
     def sweep(self) -> None:
         """Call every second or so: what a move waits for may have ended."""
@@ -224,7 +248,16 @@ class Homes:
     def has_left(self, queue: str) -> None:
         """All that this store had of that queue of the journal is in another store."""
         del self.leaving[queue]
+        self.owners.pop(queue, None)
         if not self.leaving:
+            self.tell_progress()
+
+    def has_told(self, queues: Iterable[str]) -> None:
+        """The next home knows what there is to know of these of `empty`."""
+        for queue in queues:
+            self.empty.pop(queue, None)
+            self.owners.pop(queue, None)
+        if not self.empty:
             self.tell_progress()
 
     def next_home(self, queue: str) -> str:
@@ -270,7 +303,7 @@ class Homes:
         """Of a move, by the table that is recorded. `known` = facts that nobody has heard: others never see a step
         without what it must send."""
         placement, queues = self._placements[0], self._state.queues
-        names = sorted({home_name(name) for name in self.leaving})
+        names = sorted({home_name(name) for name in (*self.leaving, *self.empty)})
         busy = {placement.slot_in_move(name) for name in self._bound_names() if placement.waits(self._store, name)}
         self._choose(placement, busy)
         facts = {
@@ -314,7 +347,7 @@ class Homes:
         held = self._held(placement) if looks else []
         facts: dict[str, Any] = {"number": placement.number, "since": placement.since, "held": held}
         self.leaving, self.frozen, self.owes_rest = {}, set(), self._is_left(placement)
-        self.copies, self.to_copy, self._due = {}, Copied(), {}
+        self.copies, self.to_copy, self._due, self.empty = {}, Copied(), {}, {}
         if placement.step is not None:
             self._begin_step(placement, facts)
             return
@@ -345,6 +378,7 @@ class Homes:
                     due[slot := placement.slot_in_move(home)] += max(1, queue.stored_bytes)
                     if not is_hidden(name) and placement.heir_of(home) != SPREAD:
                         self._due.setdefault(slot, []).append(name)
+        self.empty = {name: None for name in self.owners if name not in self.leaving}
         told = sorted(due.items())[:DUE_TOLD_MAX]
         self.tell_progress({**facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)})
 

@@ -75,6 +75,7 @@ class Look:
     """
 
     number = 0
+    known_as = ""
 
     def __init__(
         self, broker: Broker, queue: Queue, selector: str = "", after: Place = _FIRST, until: Place | None = None

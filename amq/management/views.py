@@ -60,8 +60,8 @@ QUEUE_FIELDS: dict[str, Callable[[Queue], int]] = {
     "in_flight": lambda queue: queue.stored - queue.waiting,
     "delayed": lambda queue: len(queue.delayed),
     "consumers": lambda queue: len(queue.subscriptions),
-    "enqueued": lambda queue: queue.enqueued,
-    "dequeued": lambda queue: queue.acknowledged,
+    "enqueued": lambda queue: queue.enqueued + queue.brought[0],
+    "dequeued": lambda queue: queue.acknowledged + queue.brought[1],
     "bytes": lambda queue: queue.stored_bytes,
     "memory_bytes": lambda queue: queue.resident_bytes,
 }

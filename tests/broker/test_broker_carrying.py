@@ -34,7 +34,7 @@ the new home serves before the old one has sent everything [crashes]
 what is on its way is served by its old home [meanwhile]
     amq.cluster.placement.Placement._in_force: in self.step.moving => in ()
 what is on its way is given to a consumer of the new home [meanwhile]
-    amq.broker.homes.Homes.check_taken: self.frozen.add(queue) => pass
+    amq.broker.homes.Homes.takes: self.frozen.add(queue) => pass
 the old home forgets what the new one has not recorded [crashes]
     amq.broker.transfer.channel.Channel._recorded: self._ask(transfer) => self._ask(transfer); self._come()
 a step takes a prepared transaction along [prepared]

@@ -521,6 +521,23 @@ def test_what_has_moved_is_sent_again_in_order_when_the_table_is_there(cluster: 
     assert cluster.stored(other[8:]) == [b"0", b"on its way", b"behind"]
 
 
+def test_a_consumer_is_known_alike_in_each_store_and_as_no_other_one(cluster: Cluster) -> None:
+    """By that a queue which moves finds the consumers of its groups again."""
+    for client in (cluster.connect(), cluster.connect()):
+        for session in (1, 2):
+            words = [OpenSession(session), InSession(session)]
+            says(cluster, client, *words, subscribe("c", ALL), *words[1:], subscribe("d", ALL))
+    name = name_in(cluster, 0)
+    found = []
+    for world in cluster.worlds:
+        world.connect().send(b"x", name[8:])
+        world.settle()
+        queue = world.broker.state.queues[name]
+        found.append({each.known_as for each in queue.subscriptions})
+    assert len(found[0]) == 8
+    assert found[0] == found[1] == found[2]
+
+
 def test_settlements_pass_what_waits_for_a_table(cluster: Cluster) -> None:
     client, name, other = cluster.connect(), name_in(cluster, 0), name_in(cluster, 2)
     says(cluster, client, subscribe("c", other, acknowledges=True))

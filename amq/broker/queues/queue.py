@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from amq.selectors import Selector
 GROUP_ID = "JMSXGroupID"  # property: messages with the same value go to one consumer
 PRIORITIES = 10
 NO_LIMIT = UNLIMITED = 1 << 62
+KNOWN_AS_BYTES = 12  # so that it is short whatever its client has called it
 FEW = 32  # messages are taken out of a level one by one
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 RUN_MESSAGES_MAX = 64  # for one consumer: it may have as much more than fits into `consumerBufferSize`
@@ -114,6 +116,11 @@ class ConsumerOwner(Protocol):
     def peer(self) -> Recipient: ...
     @property
     def user(self) -> str: ...
+    @property
+    def known_as(self) -> str:
+        """A name that each store has for this session, and for no other one; "" = it is in one store."""
+        ...
+
     def may(self, action: Action, name: str) -> bool: ...
     def end_with(self, subscription: Subscription, error: Exception) -> None:
         """That consumer cannot go on: it ends, and the client is told."""
@@ -163,6 +170,9 @@ class SelectiveDispatch(Protocol):
     def came(self, priority: int, seq: int) -> None: ...
     def join(self, subscription: Subscription) -> None: ...
     def leave(self, subscription: Subscription) -> None: ...
+    def known(self) -> dict[str, list[int]]: ...
+    def expect(self, known: Mapping[str, Sequence[int]]) -> None: ...
+    def expect_nobody(self) -> None: ...
     def is_needed(self) -> bool: ...
     def close(self) -> None: ...
     def dispatch(self, now_ms: int) -> None: ...
@@ -227,6 +237,14 @@ class Subscription:
         self.is_ready = False
         self.ended = False
         self.wire = self.peer.subscribed(command, owner.number)
+
+    @property
+    def known_as(self) -> str:
+        """A name that each store has for this consumer, and for no other one; "" = it is in one store."""
+        if not self.owner.known_as:
+            return ""
+        name = f"{self.owner.known_as}:{self.id}".encode("utf-8", "replace")
+        return blake2b(name, digest_size=KNOWN_AS_BYTES).hexdigest()
 
     is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
 
@@ -314,7 +332,9 @@ class Queue:
     __slots__ = (
         "_top",
         "acknowledged",
+        "awaits",
         "backlogs",
+        "brought",
         "browsers",
         "delayed",
         "drops_above",
@@ -377,9 +397,11 @@ class Queue:
         self.retention: Retaining | None = None  # where not everything may stay
         self.browsers: tuple[Viewer, ...] = ()  # consumers that look and take nothing
         self.stays = False  # also when it is empty and nobody consumes it
+        self.awaits = False  # its consumers are about to come from another store, or what it has is about to go there
         self.expiring = 0  # stored messages that have an expiry time
         self.enqueued = 0
         self.acknowledged = 0
+        self.brought = (0, 0)  # what another store counted of it, to be added to these two; < 0 = it has gone there
 
     def configure(self, options: StoreOptions) -> None:
         """`options` = the broker's configuration with what destinations of this name have of their own."""
@@ -446,7 +468,7 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
-        used = self.messages or self.backlogs or self.leaving or self.browsers or self.stays
+        used = self.messages or self.backlogs or self.leaving or self.browsers or self.stays or self.awaits
         if used or self.duplicates or self.duplicates_pending:
             return False
         return all(each.is_guest for each in self.subscriptions)
@@ -947,10 +969,29 @@ class Queue:
         """The consumer has gone, or a transaction has ended in which one that went had acknowledged something."""
         if self.selection is not None:
             self.selection.leave(subscription)
-            if not self.selection.is_needed():
-                self.selection.close()
-                self.selection = None
-                self._top = PRIORITIES - 1
+            self._choose_if_needed(self.selection)
+
+    def _choose_if_needed(self, selection: SelectiveDispatch) -> None:
+        if not selection.is_needed():
+            selection.close()
+            self.selection = None
+            self._top = PRIORITIES - 1
+
+    # -- consumers that come from another store -----------------------------------------------------------------------
+
+    def expect_consumers(self, known: Mapping[str, Sequence[int]], owner: Dispatcher) -> None:
+        """Its consumers are about to come, and `known` as these they have had these buckets of groups."""
+        self.awaits = True
+        if known and self.chooses:
+            self.selection = self.selection or owner.selection(self)
+            self.selection.expect(known)
+
+    def expect_no_consumers(self) -> None:
+        """No more of them will come."""
+        self.awaits = False
+        if self.selection is not None:
+            self.selection.expect_nobody()
+            self._choose_if_needed(self.selection)
 
     def _elect(self, exclusive: Subscription | None) -> None:
         self.exclusive = exclusive

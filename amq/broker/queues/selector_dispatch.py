@@ -10,7 +10,7 @@ only those that are handed out are taken into memory. Messages are delivered by 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from amq.broker.queues.backlog import NEVER
@@ -109,7 +109,8 @@ class SelectorDispatch:
 
     def join(self, subscription: Subscription) -> None:
         """A new consumer: it has seen nothing yet."""
-        if self.queue.options.group_rebalance:
+        is_known = self.groups.claim(subscription)  # elsewhere: its queue comes from there
+        if self.queue.options.group_rebalance and not is_known:
             for owner in self.groups.owners():
                 self.groups.move(self.groups.of(owner), self.positions[owner].cursor)
         self.positions[subscription] = _Position(len(self.far))
@@ -123,6 +124,21 @@ class SelectorDispatch:
             self.free_groups()
             if not subscription.in_transactions:
                 del self.positions[subscription]
+
+    def known(self) -> dict[str, list[int]]:
+        """See `Groups.known`."""
+        return self.groups.known()
+
+    def expect(self, known: Mapping[str, Sequence[int]]) -> None:
+        """See `Groups.expect`. Consumers that are here get their buckets now."""
+        self.groups.expect(known)
+        for subscription in self.positions:
+            self.groups.claim(subscription)
+
+    def expect_nobody(self) -> None:
+        """Messages that still waited for their consumer are for any consumer."""
+        for priority, seq in enumerate(self.groups.expect_nobody()):
+            self.came(priority, seq)
 
     def close(self) -> None:
         """Let go of everything: the queue needs this dispatch no longer."""

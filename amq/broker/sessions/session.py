@@ -105,6 +105,11 @@ class Session:
         """The name of the one who has logged in, "" = nobody."""
         return self._client.user.name
 
+    @property
+    def known_as(self) -> str:
+        """A name that each store has for this session of a gateway's client, "" = it is in one store."""
+        return f"{self._connection.temporary}{self.number}" if self._client.since_ms else ""
+
     def close(self) -> None:
         """Give back to the queues what it holds. Nothing more is carried out."""
         self.is_open = False

@@ -8,6 +8,7 @@ it has heard nothing, and then knows for good whether that came.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from amq.broker.core import Core
 from amq.broker.names import is_queued, is_topic
@@ -31,7 +32,7 @@ UNSURE = "PARCEL_UNSURE"  # code: it may be that a message of it is being stored
 
 class Arrivals:
     """`queue_of(transfer)` = where the messages go of a parcel for one queue; `taken(transfer, seqs)` = records that
-    are stored with its messages, which have these seqs."""
+    are stored with its messages, which have these seqs; `came(transfer)` is called when a parcel is stored."""
 
     def __init__(self, core: Core, routing: Routing, limits: Limits, commits: Commits) -> None:
         self._core = core
@@ -42,6 +43,7 @@ class Arrivals:
         self.copies = CopiesHere(core, commits, _for_queue)
         self.queue_of: Callable[[Transfer | TakeCopies], str] = lambda transfer: transfer.queue
         self.taken: Callable[[Transfer | TakeCopies, list[int]], Iterable[BaseRecord]] = lambda *_: ()
+        self.came: Callable[[Transfer], None] = lambda _: None
 
     def take(self, transfer: Transfer, waiter: Waiter) -> Room | None:
         """Store a parcel. Returns the room that it must wait for, None = none. Raises CommandError, StoreFullError,
@@ -73,7 +75,8 @@ class Arrivals:
                 message.seq = self._core.next_seq()
         transaction.brings = [*self.taken(transfer, [message.seq for message in messages]), parcel]
         self._core.memory.take(memory_bytes(transaction.sends + transaction.published))
-        group = self._commits.commit(transaction, _Arriving(self._coming, parcel, waiter, ""), "")
+        arriving = _Arriving(self._coming, parcel, waiter, "", partial(self.came, transfer))
+        group = self._commits.commit(transaction, arriving, "")
         assert group is not None
         self._coming[channel] = parcel, group
         return None
@@ -164,14 +167,24 @@ def _for_queue(message: Message, queue: str) -> Message:
 class _Arriving:
     """Answers `waiter` when a parcel is in the journal or has failed, and takes the parcel out of `coming`."""
 
-    def __init__(self, coming: dict[str, tuple[Parcel, Record]], parcel: Parcel, waiter: Waiter, result: str) -> None:
+    def __init__(
+        self,
+        coming: dict[str, tuple[Parcel, Record]],
+        parcel: Parcel,
+        waiter: Waiter,
+        result: str,
+        came: Callable[[], None] | None = None,
+    ) -> None:
         self._coming = coming
         self._parcel = parcel
         self._waiter = waiter
         self._result = result
+        self._came = came
 
     def done(self, result: str = "") -> None:  # noqa: ARG002
         self._forget()
+        if self._came is not None:
+            self._came()
         self._waiter.done(self._result)
 
     def failed(self, error: Exception) -> None:

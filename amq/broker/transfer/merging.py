@@ -163,6 +163,9 @@ class Merging(Homes):
     def check_taken(self, queue: str) -> None:  # noqa: ARG002
         raise self.refusal()
 
+    def takes(self, queue: str) -> bool:  # noqa: ARG002
+        return False
+
     def home_of(self, name: str) -> str:
         return "" if is_temporary(name) or name.startswith(OUTBOX_SCHEME) else self.order.into
 

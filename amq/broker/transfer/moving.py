@@ -38,8 +38,14 @@ COPIES_MAX: Final = 50_000  # in a parcel that names copies
 REFUSALS_MAX: Final = 3  # of such parcels, one after the other, before the messages go as a whole
 IDS_MAX: Final = 5000  # in a parcel
 RATE_S: Final = 2.0  # over which the rate for operators is measured
+EMPTY_MAX: Final = 1000  # queues that hold nothing, in a parcel
+CONSUMERS_S: Final = 10.0  # groups wait so long for their consumers
+KNOWN_BYTES: Final = 40  # in a parcel, of a consumer
+BUCKET_BYTES: Final = 7  # of a bucket of its groups
 IDS, COUNTS, STAYS, NAME = "ids", "counts", "stays", "name"  # in the extra of a parcel, beside SUBSCRIPTION
 OUTCOMES, MARKERS = "outcomes", "markers"
+FIGURES, OWNERS, EMPTY = "figures", "owners", "empty"
+Figures = Sequence[int]  # messages that came, and that left
 _log = structlog.get_logger("amq.placement")
 
 
@@ -62,6 +68,8 @@ class Mover:
         self._counted_s, self._counted_bytes = 0.0, 0  # since then, for the rate
         self._pause_until_s = 0.0
         self._rest: list[dict[str, Any]] | None = None  # parcels that belong to no queue; None = not looked for
+        self._told: list[tuple[Queue, Figures]] = []  # of which the parcel has the figures
+        self._expecting: dict[str, float] = {}  # queues from elsewhere: until then their consumers may come
 
     # -- from here ----------------------------------------------------------------------------------------------------
 
@@ -70,8 +78,12 @@ class Mover:
         core, homes = self._core, self._core.homes
         now_s = core.clock.monotonic()
         self.channel.step(now_s)
+        if self._expecting:
+            self._expect(now_s)
         if homes is None or self._is_reading or now_s < self._pause_until_s:
             return
+        while homes.empty and self.channel.is_free:
+            self._tell_of_empty()
         while homes.leaving and self.channel.is_free and not self._is_reading:
             name = next(iter(homes.leaving))
             queue = core.state.queues.get(name)
@@ -81,7 +93,7 @@ class Mover:
                 self._begin(queue)
             elif not (self._send_head(queue) or self._send_copied(queue) or self._send_some(queue)):
                 self._end(queue)
-        if not homes.leaving and self.channel.is_free:
+        if not (homes.leaving or homes.empty) and self.channel.is_free:
             if store := homes.next_home_of_rest():
                 self._send_rest(store)
             else:
@@ -99,6 +111,21 @@ class Mover:
             self._rest, homes.owes_rest = None, False
             homes.tell_progress()
 
+    def _tell_of_empty(self) -> None:
+        """Queues that hold nothing go together: their figures, and the owners of their groups."""
+        homes, queues = self._core.homes, self._core.state.queues
+        assert homes is not None
+        store, rows, size = homes.next_home(next(iter(homes.empty))), dict[str, Any](), 0
+        for name in homes.empty:
+            if homes.next_home(name) == store:
+                queue, owners = queues[name], homes.owners[name]
+                rows[name] = [figures := counted(queue), owners]
+                self._told.append((queue, figures))
+                size += len(name) + sum(KNOWN_BYTES + BUCKET_BYTES * len(each) for each in owners.values())
+            if len(rows) >= EMPTY_MAX or size >= BYTES_MAX:
+                break
+        self.channel.send(store, [], {}, "", json.dumps({EMPTY: rows}))
+
     def _begin(self, queue: Queue) -> None:
         self._name, self._is_begun = queue.name, False
         self._ids = [*reversed(queue.duplicates)]
@@ -111,11 +138,22 @@ class Mover:
             return False
         ids = [self._ids.pop() for _ in range(min(IDS_MAX, len(self._ids)))]
         extra: dict[str, Any] = {**({IDS: ids} if ids else {}), **({STAYS: True} if queue.stays else {})}
+        if not self._is_begun:
+            extra |= self._known_of(queue)
         self._is_begun = True
         if not extra:
             return False
         self._send(queue, [], extra)
         return True
+
+    def _known_of(self, queue: Queue) -> dict[str, Any]:
+        """Its figures, and the owners of its groups."""
+        homes, figures = self._core.homes, counted(queue)
+        assert homes is not None
+        if any(figures):
+            self._told = [(queue, figures)]
+        owners = homes.owners.get(queue.name)
+        return {**({FIGURES: figures} if any(figures) else {}), **({OWNERS: owners} if owners is not None else {})}
 
     def _send_copied(self, queue: Queue) -> bool:
         """Name some messages that the other store has copies of. False = all are named."""
@@ -189,7 +227,7 @@ class Mover:
         assert homes is not None
         if record is not None and self._durables.knows(record):
             self._durables.end(record)
-        queue.stays = False
+        queue.stays = queue.awaits = False
         self._core.state.emptied[queue] = None
         self._name = ""
         homes.has_left(queue.name)
@@ -204,6 +242,16 @@ class Mover:
         core, homes = self._core, self._core.homes
         assert homes is not None
         kept, count, size = self._parcel
+        for each, figures in self._told:
+            bring(each, figures, -1)
+        if told := [each.name for each, _ in self._told if each.name in homes.empty]:
+            for each, _ in self._told:
+                each.awaits = False
+                core.state.emptied[each] = None
+            homes.has_told(told)
+        self._told = []
+        if count and (sent := core.state.queues.get(self._name)) is not None:
+            bring(sent, (count, count), -1)  # that they have left here counts nowhere
         queue = core.state.queue(self._name) if kept else None
         for message in kept:
             assert queue is not None
@@ -242,7 +290,7 @@ class Mover:
                 self.copying.drop(self._name)
                 self._refusals = 0
         self._copied_row = 0
-        self._name, self._parcel, self._rest = "", ([], 0, 0), None
+        self._name, self._parcel, self._rest, self._told = "", ([], 0, 0), None, []
         self._pause_until_s = self._core.clock.monotonic() + 0.2
 
     # -- to here ------------------------------------------------------------------------------------------------------
@@ -274,6 +322,52 @@ class Mover:
         if extra.get(STAYS):
             self._core.state.queue(queue)
         return found
+
+    def came(self, transfer: Transfer) -> None:
+        """A parcel is stored. This mastership alone knows the figures and owners that come with it."""
+        extra = json.loads(transfer.extra) if transfer.extra else {}
+        if FIGURES in extra or OWNERS in extra:
+            self._come(self.queue_of(transfer), extra.get(FIGURES, (0, 0)), extra.get(OWNERS))
+        for name, (figures, owners) in extra.get(EMPTY, {}).items():
+            self._come(name, figures, owners)
+
+    def _come(self, name: str, figures: Figures, owners: dict[str, list[int]] | None) -> None:
+        core, homes = self._core, self._core.homes
+        if homes is not None and not homes.takes(name):
+            return
+        queue = core.state.queue(name)
+        bring(queue, figures)
+        if owners is not None:
+            queue.expect_consumers(owners, core)
+            self._expecting[name] = core.clock.monotonic() + CONSUMERS_S
+
+    def _expect(self, now_s: float) -> None:
+        """Consumers that are not there some seconds after their queue has its home here get nothing that they had."""
+        core = self._core
+        frozen = core.homes.frozen if core.homes is not None else ()
+        for name, until_s in [*self._expecting.items()]:
+            queue = core.state.queues.get(name)
+            if queue is None:
+                del self._expecting[name]
+            elif name in frozen:
+                self._expecting[name] = now_s + CONSUMERS_S
+            elif now_s >= until_s:
+                del self._expecting[name]
+                queue.expect_no_consumers()
+                core.state.emptied[queue] = core.dirty[queue] = None
+                core.wake()
+
+
+def counted(queue: Queue) -> Figures:
+    """Messages that came to the queue, and that left, but for those that it has."""
+    came, left = queue.brought
+    return queue.enqueued + came - queue.stored, queue.acknowledged + left
+
+
+def bring(queue: Queue, figures: Figures, sign: int = 1) -> None:
+    """Another store has counted so much of the queue, or counts that from now on."""
+    came, left = figures
+    queue.brought = queue.brought[0] + sign * came, queue.brought[1] + sign * left
 
 
 def _rest_of(state: State) -> Iterator[dict[str, Any]]:

@@ -151,7 +151,7 @@ class OutboxSender:
     """One outbox. Implements `ChannelOwner`, and the client of a consumer, which is how messages come here."""
 
     number = 0
-    user = ""
+    user = known_as = ""
 
     def __init__(self, outbox: Outbox, core: Core, queue: Queue) -> None:
         self._outbox = outbox
