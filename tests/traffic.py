@@ -45,10 +45,18 @@ def send(
 
 class Producer(threading.Thread):
     """Sends numbered messages, `window` unconfirmed at a time, until stopped; resends after every failure under the
-    same `_AMQ_DUPL_ID`, as a failover client does. A broker that confirms nothing for `patience_s` is left."""
+    same `_AMQ_DUPL_ID`, as a failover client does. A broker that confirms nothing for `patience_s` is left. The numbers
+    begin with `first`, and with `pause_s` it rests so long after each confirmation."""
 
     def __init__(
-        self, brokers: Sequence[Broker], window: int = WINDOW, queue: str = QUEUE, patience_s: float = DEADLINE_S
+        self,
+        brokers: Sequence[Broker],
+        window: int = WINDOW,
+        queue: str = QUEUE,
+        patience_s: float = DEADLINE_S,
+        *,
+        first: int = 0,
+        pause_s: float = 0.0,
     ) -> None:
         super().__init__(name="producer", daemon=True)  # a failed test ends without it
         self.confirmed: list[int] = []
@@ -58,6 +66,8 @@ class Producer(threading.Thread):
         self._window = window
         self._patience_s = patience_s
         self._queue = queue
+        self._first = first
+        self._pause_s = pause_s
         self._stopping = threading.Event()
         self._progress = threading.Condition()
 
@@ -85,7 +95,7 @@ class Producer(threading.Thread):
                 self._progress.notify_all()
 
     def _produce(self) -> None:
-        number = 0
+        number = self._first
         unconfirmed: list[int] = []
         while unconfirmed or not self._stopping.is_set():
             try:
@@ -102,6 +112,8 @@ class Producer(threading.Thread):
                         with self._progress:
                             self.confirmed.append(unconfirmed.pop(0))
                             self._progress.notify_all()
+                        if self._pause_s:
+                            self._stopping.wait(self._pause_s)
             except (OSError, WireError):
                 self.failovers += 1
 

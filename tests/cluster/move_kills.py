@@ -1,16 +1,18 @@
 """Moves and scale-downs of a queue under traffic, while what takes part is killed: nothing is lost, doubled, reordered.
 
-    python -m tests.cluster.move_kills [--turns 200] [--seed 1] [--first 20]
+    python -m tests.cluster.move_kills [--turns 200] [--seed 1] [--first 20] [--seconds 600]
 
 Two nodes serve two stores. Each turn gives a queue another home, or adds a store, moves the queue there and removes the
 store again, and kills a process in the middle: the master of the old home, that of the new one, a gateway, or a node.
-A producer sends all the time, and sends again what was not confirmed, under the same id. At the end the queue is read.
+A producer sends all the time, and sends again what was not confirmed, under the same id. After each ten turns, and at
+the end, the queue is read and judged, so that it does not grow until a move takes minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -33,6 +35,8 @@ from tests.traffic import QUEUE, Producer, connect_any, drain
 NAME = QUEUE.rpartition("/")[2]
 KILLS = ("the old home", "the new home", "a gateway", "a node", "nothing")
 MORE = 20  # messages that are confirmed after each turn
+JUDGED_EVERY = 10  # turns
+PAUSE_S = 0.002  # of the producer after each message
 
 
 @dataclass
@@ -41,10 +45,15 @@ class Figures:
 
     moves: int = 0
     removals: int = 0
+    judged: int = 0  # of these, by what was read then
     kills: Counter[str] = field(default_factory=Counter)
     confirmed: int = 0
     longest_s: float = 0.0  # of a move, with its kill
     wrong: list[str] = field(default_factory=list)
+
+    @property
+    def turns(self) -> int:
+        return self.moves + self.removals
 
 
 class MovesAndKills:
@@ -56,28 +65,38 @@ class MovesAndKills:
         self._nodes = Nodes(directory, stores=2)
         self._home = "s1"
         self._stores = 2  # ever
+        self._sent = 0  # the number of the next message that nobody has sent
 
-    def run(self, turns: int, first: int = MORE) -> Figures:
-        """`first` = messages that wait at the first turn; where more than 1,000 do, they are copied before a step."""
+    def run(self, turns: int, first: int = MORE, seconds: float = math.inf) -> Figures:
+        """`first` = messages that wait at the first turn, and after each judgement; where more than 1,000 do, they are
+        copied before a step. No turn begins after `seconds`."""
         nodes = self._nodes
         try:
             for node in nodes.nodes.values():
                 node.start()
             nodes.until(each_as_it_should_be)
             nodes.place(NAME, self._home).check_returncode()
-            producer = Producer([*nodes.nodes.values()])  # type: ignore[list-item]
-            producer.start()
-            producer.wait_confirmed(first)
-            while self.figures.moves + self.figures.removals < turns:
-                if self._random.randrange(4):
-                    self._move({"s1": "s2", "s2": "s1"}[self._home])
-                else:
-                    self._scale_down()
-                producer.wait_confirmed(MORE)
-            self._judge(producer.stop())
+            until_s, figures = time.monotonic() + seconds, self.figures
+            while figures.judged < turns and time.monotonic() < until_s and not figures.wrong:
+                producer = self._produce(first)
+                while figures.turns < min(turns, figures.judged + JUDGED_EVERY) and time.monotonic() < until_s:
+                    if self._random.randrange(4):
+                        self._move({"s1": "s2", "s2": "s1"}[self._home])
+                    else:
+                        self._scale_down()
+                    producer.wait_confirmed(MORE)
+                self._judge(producer.stop())
         finally:
             nodes.kill()
         return self.figures
+
+    def _produce(self, first: int) -> Producer:
+        """A producer whose first messages are confirmed."""
+        brokers: Any = [*self._nodes.nodes.values()]
+        producer = Producer(brokers, first=self._sent, pause_s=PAUSE_S)
+        producer.start()
+        producer.wait_confirmed(first)
+        return producer
 
     def _amq(self, command: str, *words: str) -> None:
         amq("cluster", command, "--cluster", self._nodes.cluster, *words).check_returncode()
@@ -146,10 +165,13 @@ class MovesAndKills:
 
     def _judge(self, confirmed: list[int]) -> None:
         figures = self.figures
-        figures.confirmed = len(confirmed)
+        figures.confirmed += len(confirmed)
+        self._sent = max(confirmed) + 1
         with connect_any([*self._nodes.nodes.values()]) as connection:  # type: ignore[list-item]
             there = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
         figures.wrong += broken(confirmed, there)
+        figures.judged = figures.turns
+        print(f"{figures.judged} turns, {figures.confirmed} messages", figures.wrong or "", flush=True)
 
 
 def broken(confirmed: list[int], there: list[int]) -> list[str]:
@@ -169,9 +191,10 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=200, help="moves and removals of stores (default: 200)")
     parser.add_argument("--first", type=int, default=MORE, help="messages that wait at the first turn")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after so long no turn begins")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="amq-moves-") as directory:
-        found = MovesAndKills(Path(directory), given.seed).run(given.turns, given.first)
+        found = MovesAndKills(Path(directory), given.seed).run(given.turns, given.first, given.seconds)
     kills = ", ".join(f"{count} of {what}" for what, count in sorted(found.kills.items()))
     print(f"seed {given.seed}: {found.moves} moves, {found.removals} removals of stores; kills: {kills}")
     print(f"{found.confirmed} messages confirmed; the longest turn took {found.longest_s:.1f} s")
