@@ -10,8 +10,8 @@ rules match keys. So these are kept together:
 - `DLQ.NAME`, and NAME;
 - all names with the same `{tag}`. A tag in one of the beginnings that are cut off above does not count.
 
-A temporary destination has its full name as key, and no rule holds for it. The shared dead-letter queue, advisories and
-what else belongs to the broker itself live in every store.
+A temporary destination has its full name as key, and no rule holds for it; no move changes its home. The shared
+dead-letter queue, advisories and what else belongs to the broker itself live in every store.
 
 A change of the rules makes two tables, one after the other. In the first one, which has `before`, a destination that
 gets another home belongs to no store; the second one exists only when every store has recorded the first. So of the
@@ -164,6 +164,8 @@ class Placement:
     joining a store that becomes one of `stores` when that change is settled: until then no broker serves it. "" = none
     leaving one of `stores` that is none any more when that change is settled, "" = none
     gone    places of stores that were removed, in their order
+    temporary  stores that have the temporary destinations, in equal shares of the slots; () = `stores`. A store that
+            comes gets none, and no move takes one along: a reply that is on its way would find nobody
     step    of a change that takes along what the destinations hold; None = a change that moves nothing that is held
     """
 
@@ -177,6 +179,7 @@ class Placement:
     step: MoveStep | None = None
     leaving: str = ""
     gone: tuple[int, ...] = ()
+    temporary: tuple[str, ...] = ()
 
     @classmethod
     def even(cls, number: int, stores: Iterable[str], naming: Naming | None = None) -> Placement:
@@ -224,7 +227,7 @@ class Placement:
 
     def _in_force(self, name: str) -> tuple[Layout, ...]:
         """A store serves the destination if all of these say so."""
-        if self.before is None:
+        if self.before is None or name.startswith(_TEMPORARY):
             return (self.layout,)
         if self.step is None:
             return self.layout, self.before
@@ -296,7 +299,8 @@ class Placement:
     def _where(self, name: str, layout: Layout) -> Where:
         plain = plain_name(name)
         if name.startswith(_TEMPORARY):
-            return self._by_slot(name, name, layout)
+            slot, stores = slot_of(name), self.temporary or self.stores
+            return Where(name, stores[slot * len(stores) // SLOTS], name, slot, "")
         if self.lives_everywhere(plain):
             return Where(name, SPREAD, plain, -1, "")
         key = self.key_of(plain)
@@ -348,7 +352,8 @@ class Placement:
     def with_store(self, name: str) -> Placement:
         """One store more, without a slot: no destination moves."""
         self._check_place()
-        return replace(self, number=self.number + 1, stores=(*self.stores, name))
+        temporary = self.temporary or self.stores
+        return replace(self, number=self.number + 1, stores=(*self.stores, name), temporary=temporary)
 
     def _check_place(self) -> None:
         """Raises ConfigError where no place is left for another store."""
@@ -459,10 +464,17 @@ class Placement:
         """All stores have recorded this table, and hold nothing of what moves: its new homes have it from now on."""
         stores = (*self.stores, self.joining) if self.joining else self.stores
         number, layout, gone = self.number + 1, self.layout, self.gone
+        temporary = self.temporary or self.stores
         if self.leaving:
+            temporary = tuple(
+                layout.slots[place * SLOTS // len(temporary)] if store == self.leaving else store
+                for place, store in enumerate(temporary)
+            )
             stores = tuple(store for store in stores if store != self.leaving)
             layout, gone = replace(layout, without=""), tuple(sorted((*gone, self.places.index(self.leaving))))
         settled = replace(self, number=number, since=number, stores=stores, layout=layout, gone=gone)
+        if self.leaving or self.joining or self.temporary:
+            settled = replace(settled, temporary=temporary)
         return replace(settled, before=None, joining="", step=None, leaving="")
 
     def reverted(self) -> Placement:
@@ -515,6 +527,7 @@ class Placement:
             **({"step": _step_to_json(self.step)} if self.step is not None else {}),
             **({"leaving": self.leaving} if self.leaving else {}),
             **({"gone": list(self.gone)} if self.gone else {}),
+            **({"temporary": list(self.temporary)} if self.temporary else {}),
         }
 
     @classmethod
@@ -535,7 +548,10 @@ class Placement:
                 _step_from_json(step) if step is not None else None,
                 found.get("leaving", ""),
                 tuple(found.get("gone", ())),
+                tuple(found.get("temporary", ())),
             )
+            if not {*made.temporary} <= {*stores} or len(made.temporary) > SLOTS:
+                raise ValueError("temporary destinations in a store that does not exist")
             if made.leaving and (made.step is None or made.leaving not in stores):
                 raise ValueError("a store leaves without a move")
             if [*made.gone] != sorted({int(each) for each in made.gone if 0 <= each < PLACES_MAX}):

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amq.cluster.placement import SLOTS, SPREAD, Layout, Naming, Placement, crc32c, slot_of
+from amq.cluster.placement import ALL_SLOTS, SLOTS, SPREAD, Layout, Naming, Placement, crc32c, slot_of
 from amq.core.destination import matches, pattern_words, specificity
 from amq.core.errors import ConfigError
 
@@ -167,6 +168,45 @@ def test_a_temporary_destination_is_placed_by_its_own_name_and_by_no_rule() -> N
     name = "temp-queue://1-7.DLQ.{t}"
     assert placement.where(name).key == name
     assert len({placement.home_of(f"temp-topic://1-{number}.x") for number in range(100)}) == 5
+
+
+def steps_of(placement: Placement) -> Iterator[Placement]:
+    """The tables of a move, to its end."""
+    half = frozenset(range(512))
+    for slots in (frozenset[int](), half, ALL_SLOTS - half):
+        placement = placement.stepped(slots) if slots else placement
+        yield placement
+    yield placement.stepped(frozenset()).settled()
+
+
+def test_a_temporary_destination_stays_where_it_is_whatever_moves() -> None:
+    """A reply on its way finds it there, by each table that a gateway may know."""
+    names = [f"temp-queue://1-{number}.x" for number in range(200)]
+    placement = Placement.even(1, STORES)
+    homes = [placement.home_of(name) for name in names]
+    placement = placement.with_store("s9")
+    for change in (placement.shared_out(), placement.carried(">", "s9"), placement.placed(">", "s9")):
+        for table in (change, *(steps_of(change) if change.step else [change.settled(), change.reverted()])):
+            known = Placement.from_json(table.number, table.to_json())
+            assert [known.home_of(name) for name in names] == homes
+            assert all(known.is_home(home, name) for home, name in zip(homes, names, strict=True))
+            assert not any(known.leaves(home, name) for home, name in zip(homes, names, strict=True))
+
+
+def test_only_those_of_a_store_that_has_left_get_another_home() -> None:
+    names = [f"temp-queue://1-{number}.x" for number in range(200)]
+    placement = Placement.even(1, STORES)
+    homes = [placement.home_of(name) for name in names]
+    *before, left = steps_of(placement.emptied("s2", ["s1", "s4"]))
+    for table in before:
+        assert [table.home_of(name) for name in names] == homes
+    after = [left.home_of(name) for name in names]
+    assert "s2" in homes
+    assert "s2" not in after
+    assert all(now == home for now, home in zip(after, homes, strict=True) if home != "s2")
+    assert Placement.from_json(left.number, left.to_json()) == left
+    with pytest.raises(ValueError, match="temporary"):
+        Placement.from_json(left.number, left.to_json() | {"temporary": ["s2"]})
 
 
 @pytest.mark.parametrize(
