@@ -16,7 +16,7 @@ from amq.core.errors import StoreError
 from amq.store.name import is_directory
 
 if TYPE_CHECKING:
-    from amq.doctor import Examination
+    from amq.doctor.finding import Examination
 
 PORT = 61612
 _EPILOG = examples(
@@ -112,7 +112,7 @@ def doctor(
     if as_peer:
         _be_peer(path, port)
         return
-    from amq.doctor import examine, examine_quickly
+    from amq.doctor.stores import examine, examine_quickly
 
     addresses = [_address(peer, port) for peer in peers]
     if is_terminal() and not quick:

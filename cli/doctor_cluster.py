@@ -52,7 +52,7 @@ def _secret(found: Cluster) -> Finding:
 
 def _directories(directory: str, stores: Sequence[StoreNow]) -> Iterator[Finding]:
     """The things at which `amq start` looks each time, of each file system that can be read."""
-    from amq.doctor import examine_quickly
+    from amq.doctor.stores import examine_quickly
 
     places = [store.location for store in stores if store.status is not None and is_directory(store.location)]
     known: set[tuple[str, str, str]] = set()

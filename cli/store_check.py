@@ -10,8 +10,9 @@ import structlog
 
 from amq.config import BrokerConfig
 from amq.core.errors import AmqError, StoreError
-from amq.doctor import Examination, Level, examine_quickly
 from amq.doctor.filesystems import ALONE_TOPIC
+from amq.doctor.finding import Examination, Level
+from amq.doctor.stores import examine_quickly
 from amq.store.name import is_directory
 from amq.store.open import check_directory
 

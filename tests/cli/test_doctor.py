@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from amq.cli import doctor, exits, main, store_check
 from amq.config.schema import BrokerConfig
 from amq.core.errors import StoreError
-from amq.doctor import Examination, Finding, Level
+from amq.doctor.finding import Examination, Finding, Level
 
 
 @pytest.fixture

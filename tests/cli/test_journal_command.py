@@ -23,7 +23,7 @@ from traffic import QUEUE, Producer, drain, send
 
 import amq as amq_library
 from amq.cli import main, store_check
-from amq.doctor import Examination, Finding, Level
+from amq.doctor.finding import Examination, Finding, Level
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep

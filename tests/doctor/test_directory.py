@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from amq.doctor import examine_quickly
 from amq.doctor.directory import NOBODY, SUBDIRECTORIES, judge_directory
 from amq.doctor.finding import Level
+from amq.doctor.stores import examine_quickly
 from tests.brokers import Brokers
 from tests.cli.amq_process import amq
 from tests.patience import DEADLINE_S

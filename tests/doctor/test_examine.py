@@ -25,11 +25,11 @@ from fakes import FaultyVfs
 from amq.client.options import TransportOptions
 from amq.client.uri import parse
 from amq.config.schema import BY_KEY, BrokerConfig
-from amq.doctor import examine, examine_quickly
 from amq.doctor.clocks import Rate, judge_clocks
 from amq.doctor.examine import Outside
 from amq.doctor.finding import Examination, Finding, Level, worst
 from amq.doctor.remote import ChildHands
+from amq.doctor.stores import examine, examine_quickly
 from amq.store.files.vfs import SystemVfs
 
 
