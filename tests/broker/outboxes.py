@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ TABLE = Placement.even(1, STORES)
 
 def names_of(store: str, count: int = 3, placement: Placement = TABLE) -> list[str]:
     """Names of queues that live there."""
-    found = (f"n{number}" for number in range(10_000))
-    return [name for name in found if placement.home_of(f"queue://{name}") == store][:count]
+    names = (f"n{number}" for number in range(10_000))
+    return list(itertools.islice((name for name in names if placement.home_of(f"queue://{name}") == store), count))
 
 
 def content(placement: Placement, store: str) -> dict[str, Any]:

@@ -152,6 +152,7 @@ async def see_cured(world: World, client: Client) -> None:
 
 
 @needs_openssl
+@pytest.mark.deep
 def test_a_master_with_a_certificate_of_another_ca_is_refused_until_its_ca_is_trusted(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         good = world.trust.read_bytes()
@@ -164,6 +165,7 @@ def test_a_master_with_a_certificate_of_another_ca_is_refused_until_its_ca_is_tr
 
 
 @needs_openssl
+@pytest.mark.deep
 def test_a_master_with_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await meet_refusal(world, "has expired", "renew it")

@@ -11,8 +11,8 @@ from tests.simulation.database import NAME
 from tests.simulation.pool import report, run_seed, run_seeds
 from tests.simulation.world import Result
 
-QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
-DEEP_SEEDS = range(19, 25)
+QUICK_SEEDS = (21,)  # a failover that loses commits
+DEEP_SEEDS = (19, 20, 22, 23, 24, 25)  # the last: one that loses none
 THOROUGH_SEEDS = range(9, 26)  # `python -m tests.simulation` goes on without an end
 OTHERS = ("two-phase", "durable", "leases", "successions")
 WANTED = {

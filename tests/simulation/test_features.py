@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from tests.sampling import only
 from tests.simulation.pool import report, run_seed
 from tests.simulation.swarm import FEATURES
 
@@ -46,7 +45,8 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("feature", only(FEATURES, "leases"))
+@pytest.mark.deep
+@pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature_keeps_its_promises(feature: str) -> None:
     counts: Counter[str] = Counter()
     for seed in SEEDS:
