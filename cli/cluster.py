@@ -13,6 +13,7 @@ from amq.cli import exits
 from amq.cli.cluster_import import import_store
 from amq.cli.cluster_moving import finish, move, move_wait_option, moves, rate_of, rate_option, remove_store, settled
 from amq.cli.cluster_options import cluster_option, wait_option
+from amq.cli.cluster_outboxes import outboxes
 from amq.cli.cluster_placing import place, where
 from amq.cli.cluster_status import SeenStore, facts_of, look, print_facts
 from amq.cli.orders import OrderError, hand_over
@@ -229,6 +230,7 @@ def forget(directory: str, node: str, as_json: bool) -> None:
 cluster.add_command(import_store)
 cluster.add_command(move)
 cluster.add_command(moves)
+cluster.add_command(outboxes)
 cluster.add_command(place)
 cluster.add_command(remove_store)
 cluster.add_command(where)

@@ -81,6 +81,7 @@ def _of_store(
     if late := _late(master, "outbox", now_ms):
         why = late.get("reason") or "its home has not confirmed them"
         text = f"store {store.name} has messages for {late.get('destination')} that do not leave: {why}"
+        text += ": `amq cluster outboxes` shows all"
         found.append(Alarm("OUTBOX_WAITS", text, store.name, master.name))
     if late := _late(master, "doubt", now_ms):
         why, waits_s = late.get("reason") or "it has not answered", (now_ms - late["since_ms"]) // 1000

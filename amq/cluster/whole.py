@@ -34,8 +34,8 @@ from amq.security.login import User
 ROWS_MAX: Final = 10_000  # of a merged list, up to the last row of a page
 PAGE_MIN: Final = 20  # rows that are asked of a store at a time
 LISTS: Final = (
-    *("/queues", "/topics", "/subscriptions", "/consumers", "/connections", "/prepared", "/segments"),
-    *("/configuration", "/users", "/rights", "/history"),
+    *("/queues", "/topics", "/subscriptions", "/consumers", "/connections", "/prepared", "/outboxes"),
+    *("/segments", "/configuration", "/users", "/rights", "/history"),
 )
 GROUPS: Final = ("/dead-letters", "/scheduled")  # lists without pages
 KINDS: Final = {"queues": QUEUE_SCHEME, "topics": TOPIC_SCHEME}

@@ -165,6 +165,11 @@ async def prepared(context: Context, request: Request) -> Row:
     return await views.prepared().page(context.slices, found, Query.parse(request.query))
 
 
+async def outboxes(context: Context, request: Request) -> Row:
+    found = list(context.broker.outbox.rows())
+    return await views.outboxes().page(context.slices, found, Query.parse(request.query))
+
+
 async def segments(context: Context, request: Request) -> Row:
     found = list(context.broker.journal.segments)
     return await views.segments().page(context.slices, found, Query.parse(request.query))
@@ -580,5 +585,6 @@ ROUTES: Final = [
     _get("/scheduled", "Scheduled messages.", scheduled, manage, ("name",)),
     _get("/prepared", "Prepared transactions.", prepared, manage, LIST),
     _post("/merge", "Merge the store into another one.", merge, manage, ("into", "urls", "secret_file", "rate_bytes")),
+    _get("/outboxes", "Messages that wait for destinations of other stores of the cluster.", outboxes, manage, LIST),
     _get("/segments", "Segments of the journal.", segments, manage, LIST),
 ]

@@ -15,6 +15,7 @@ from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
 from amq.broker.sessions.traffic import Traffic
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.wildcards import WildcardSubscription
+from amq.broker.transfer.outbox import OutboxRow
 from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, Pattern, Source, plain_name, told, wire_name, words_of
 from amq.journal.live import Segment
 from amq.journal.records import Prepared
@@ -265,6 +266,19 @@ def prepared() -> Table[Prepared]:
 
 def listed_prepared(broker: Broker) -> Iterable[Prepared]:
     return broker.two_phase.listed()
+
+
+def outboxes() -> Table[OutboxRow]:
+    """The table of outboxes: what this store leads to destinations of other stores."""
+    return Table(
+        lambda each: wire_name(each.destination),
+        {
+            "messages": lambda each: each.messages,
+            "bytes": lambda each: each.bytes,
+            "since_ms": lambda each: each.since_ms,
+        },
+        lambda each: {"to_store": each.store, "reason": _short(each.trouble)},
+    )
 
 
 def segments() -> Table[Segment]:

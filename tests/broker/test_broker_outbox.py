@@ -13,6 +13,7 @@ from amq.config.destination_options import DestinationOptions
 from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.journal.hidden import outbox_name
+from amq.management import views
 from amq.protocols.commands import CloseParcel, Finish, Prepare, Transfer
 from tests.broker.outboxes import TABLE, Stores, content, names_of
 
@@ -242,6 +243,14 @@ def test_what_another_store_refuses_waits_and_then_goes_to_the_dead_letter_queue
     (row,) = stores.worlds["s1"].broker.outbox.rows()
     assert (row.destination, row.store, row.messages, row.trouble) == (f"queue://{THEIRS}", "s2", 2, "it is not good")
     assert row.since_ms == stores.worlds["s1"].clock.wall_ms() - 3000
+    assert views.outboxes().row(row) == {
+        "name": f"/queue/{THEIRS}",
+        "messages": 2,
+        "bytes": row.bytes,
+        "since_ms": row.since_ms,
+        "to_store": "s2",
+        "reason": "it is not good",
+    }
     assert stores.worlds["s1"].broker.outbox.facts == {}
     stores.settle(10)
     facts = stores.worlds["s1"].broker.outbox.facts

@@ -123,7 +123,8 @@ def test_the_table_of_users_and_operations(desk: Desk, action: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["subscriptions", "consumers", "connections", "scheduled", "prepared", "segments", "dead-letters"]
+    "path",
+    ["subscriptions", "consumers", "connections", "scheduled", "prepared", "outboxes", "segments", "dead-letters"],
 )
 def test_views_of_the_whole_broker_are_for_managers(desk: Desk, path: str) -> None:
     assert {user for user in USERS if not desk.is_refused(user, "GET", f"/{path}")} == MANAGERS
