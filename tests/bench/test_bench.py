@@ -53,12 +53,14 @@ BENCHES = {
     "spark_sink --rows 1000": "spark_sink",
     "staging --rows 300": "us_per_row",
     "spark_source --rows 500 --trials 1 --only 'queue, batch'": "spark_source",
+    "spark_fixed --quick": "spark_fixed",
 }
 # What would take most of the time, for good figures alone; and what a busy machine would exceed.
 CONSTANTS = {
     "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
     "clusters": {"QUICK": [400, 0.3, 2.0]},
     "console": {"IDLE_S": 3.0},
+    "spark_fixed": {"QUERY_ROWS": 20, "BATCH_ROWS": 10, "BATCHES": 2},
     "soak": {"DRAIN_IDLE_S": DEADLINE_S, "SERVICE_TIMEOUT_S": DEADLINE_S, "JOIN_S": DEADLINE_S},
     "spark_sink": {"WARM_UP_ROWS": 0, "QUICK_JVM": True},
     "spark_source": {"WARM_UP_ROWS": 500, "QUICK_JVM": True},
@@ -85,7 +87,7 @@ def programs() -> list[Any]:
 def test_a_bench_runs(words: str, tmp_path: Path) -> None:
     """In a separate process: this one may hold the JVM of other tests."""
     module, *options = shlex.split(words.replace("OUTPUT", str(tmp_path / "output")))
-    if module in ("spark_sink", "staging", "spark_source"):
+    if module in ("spark_sink", "staging", "spark_source", "spark_fixed"):
         need_spark()
     if "jms" in words or module == "profile":
         why = jvm.missing()
