@@ -46,6 +46,7 @@ BENCHES = {
     "scaling --quick": "rows",
     "store_takeover --messages 500 --repeat 1 --stores 2": "store_takeover",
     "moving --messages 500 --repeat 1": "moving",
+    "spanning --clients 2 --seconds 0.2 --repeat 1": "spanning",
     "clusters --quick": "clusters",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",
     "transactions --kind plain --messages 30": "transactions",
