@@ -17,9 +17,18 @@ from amq.cluster.directory import Cluster
 from amq.config.schema import BrokerConfig
 from amq.core.errors import ConfigError, StoreError
 from amq.store.name import at_node
+from amq.store.open import open_coordinator
 from tests.cli.amq_process import amq
 from tests.cluster.nodes import Node
-from tests.ensemble import wait_until
+from tests.ensemble import (
+    Ensemble,
+    EtcdEnsemble,
+    ZooKeeperEnsemble,
+    ensemble,
+    needs_etcd,
+    needs_zookeeper,
+    wait_until,
+)
 from tests.patience import DEADLINE_S
 from tests.processes import naming
 
@@ -67,8 +76,8 @@ def test_each_node_has_its_own_words_in_the_url_of_a_replicated_store(tmp_path: 
 
 
 @contextmanager
-def three_nodes(cluster: str, directory: Path) -> Iterator[list[Node]]:
-    nodes = [Node(cluster, name, directory) for name in "abc"]
+def running_nodes(cluster: str, directory: Path, names: str = "abc") -> Iterator[list[Node]]:
+    nodes = [Node(cluster, name, directory) for name in names]
     try:
         for node in nodes:
             node.options["lockKeepAlivePeriod"] = "20s"
@@ -88,7 +97,7 @@ def test_a_node_with_its_disk_is_lost_and_the_others_serve(tmp_path: Path) -> No
     amq("cluster", "init", "--cluster", table, "--store", store.replace("{host}", "127.0.0.1")).check_returncode()
     for name in "abc":
         (tmp_path / name).mkdir()
-    with three_nodes(table, tmp_path) as nodes:
+    with running_nodes(table, tmp_path) as nodes:
         wait_until(lambda: all(node.port for node in nodes), "all nodes listen")
         urls = ",".join(f"stomp://127.0.0.1:{node.port}" for node in nodes)
         with client.connect(f"failover:({urls})") as connection:
@@ -104,6 +113,49 @@ def test_a_node_with_its_disk_is_lost_and_the_others_serve(tmp_path: Path) -> No
             consumer = connection.session().consumer("/queue/q")
             bodies = [message.body for _ in range(21) if (message := consumer.receive(DEADLINE_S)) is not None]
     assert bodies == [b"%d" % number for number in range(21)]
+
+
+class OneEtcd(EtcdEnsemble):
+    servers = 1
+
+
+class OneZooKeeper(ZooKeeperEnsemble):
+    servers = 1
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(OneEtcd, marks=needs_etcd, id="etcd"),
+        pytest.param(OneZooKeeper, marks=needs_zookeeper, id="zookeeper"),
+    ],
+)
+def test_the_table_is_in_a_real_server_and_the_other_node_serves(kind: type[Ensemble], tmp_path: Path) -> None:
+    with ensemble(kind, tmp_path / "servers") as servers:
+        wait_until(lambda: open_coordinator(servers.url()).read("any") is None, "the server answers")
+        table = servers.url("namespace=shop")
+        copies = f"replica://{tmp_path}/{{node}}?group=s1&members=2&leastCopies=1&coordinator={servers.url()}"
+        amq("cluster", "init", "--cluster", table, "--store", copies).check_returncode()
+        one, other = Cluster(table), Cluster(table)
+        before = one.table().placement
+        one.place(before.placed("q", "s1"))
+        with pytest.raises(StoreError, match="at the same time"):
+            other.place(before.placed("q", "s1"))
+        with running_nodes(table, tmp_path, "ab") as nodes:
+            wait_until(lambda: all(node.port for node in nodes), "all nodes listen")
+            with client.connect(f"failover:({','.join(f'stomp://127.0.0.1:{node.port}' for node in nodes)})") as sender:
+                wait_until(lambda: counting(table) == 2, "both copies count")
+                for number in range(20):
+                    sender.session().producer("/queue/q").send(b"%d" % number)
+            status = json.loads(amq("cluster", "status", "--cluster", table, "--json").stdout)
+            dead = next(node for node in nodes if node.name == status["stores"][0]["master"])
+            dead.kill()
+            (left,) = (node for node in nodes if node is not dead)
+            with client.connect(f"failover:(stomp://127.0.0.1:{left.port})") as receiver:
+                consumer = receiver.session().consumer("/queue/q")
+                bodies = [message.body for _ in range(20) if (message := consumer.receive(DEADLINE_S)) is not None]
+    assert bodies == [b"%d" % number for number in range(20)]
 
 
 def counting(table: str) -> int:

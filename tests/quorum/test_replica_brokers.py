@@ -20,8 +20,9 @@ from amq.cli.main import main
 from amq.core.errors import ConfigError
 from amq.store.open import open_coordinator, open_store
 from amq.store.replica.book import GroupBook
+from amq.store.replica.peer_hello import VERSION
 from amq.store.replica.store import LinkedEpochs
-from tests.brokers import Broker, Brokers
+from tests.brokers import ROOT, Broker, Brokers
 from tests.ensemble import (
     Ensemble,
     EtcdEnsemble,
@@ -190,6 +191,47 @@ def copies(store: str) -> list[dict[str, Any]]:
 
 def levels(store: str) -> list[str]:
     return [each["state"] for each in copies(store)]
+
+
+def next_version(directory: Path) -> Path:
+    """A checkout whose members speak the next version of their protocol."""
+    shutil.copytree(ROOT / "amq", directory / "amq")
+    shutil.copytree(ROOT / "cli", directory / "amq" / "cli")
+    hello = directory / "amq/store/replica/peer_hello.py"
+    old, text = f"VERSION: Final = {VERSION}\n", hello.read_text()
+    assert old in text
+    hello.write_text(text.replace(old, f"VERSION: Final = {VERSION + 1}  # the next\n"))
+    return directory
+
+
+@pytest.mark.deep
+def test_members_of_two_versions_refuse_each_other_and_an_upgrade_loses_nothing(tmp_path: Path) -> None:
+    """The slaves first, the master last: the old ones serve, then nothing is confirmed, then the new ones serve."""
+    (tmp_path / "small").mkdir()
+    with Brokers(tmp_path, lockKeepAlivePeriod="60s") as brokers:
+        a, b, c = (brokers.add(name) for name in MEMBERS)
+        for each in (a, b, c):
+            each.store = f"replica://{tmp_path / each.name}?group=fish&coordinator=file://{tmp_path}/small"
+        a.start().wait_serving()
+        b.start()
+        epochs = open_store(str(a.store)).epochs
+        assert isinstance(epochs, LinkedEpochs)
+        book = epochs._book
+        wait_until(lambda: len(book.read().record.members) == 2, "the copies of the old version count")
+        c.code = b.code = next_version(tmp_path / "next")
+        c.start()
+        told = c.wait_line(lambda line: line.get("code") == "PEER_VERSION", "the other version")
+        assert "upgrade its slaves first, its master last" in told["reason"]
+        producer = Producer([a, b, c])
+        producer.start()
+        producer.wait_confirmed(50)
+        b.stop()
+        b.start().wait_event("a member is connected")  # c
+        assert len(book.read().record.members) == 2, "the master waits for the copy that it has lost"
+        a.stop()
+        producer.wait_confirmed(50)
+        assert {each.rpartition("-")[0] for each in book.read().record.members} >= {"b", "c"}
+        checked([b, c], producer)
 
 
 @pytest.mark.deep

@@ -67,7 +67,7 @@ class PeerHello:
         if version != VERSION:
             raise PeerWireError(
                 f"this member speaks version {VERSION} and the other one version {version}: run the same version of "
-                "amq at all members of the group",
+                "amq at all members of the group, and upgrade its slaves first, its master last",
                 code="PEER_VERSION",
             )
         group, member, to = (each.rstrip(b"\0").decode("ascii", "replace") for each in names)
