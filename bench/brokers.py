@@ -384,6 +384,7 @@ class ArtemisBroker(BrokerProcess):
     kind = "artemis"
     home = Path()
     neighbour = 0  # port of the other broker of a cluster of two
+    more: Sequence[str] = ()  # of `artemis create`
 
     def command(self) -> list[str]:
         instance = self.store.parent / f"{self.name}-instance"
@@ -410,6 +411,7 @@ class ArtemisBroker(BrokerProcess):
                 "--no-mqtt-acceptor",
                 "--no-stomp-acceptor",
                 "--java-options=-Xms512m -Xmx2g -XX:+UseG1GC",
+                *self.more,
             ]
             if self.neighbour:
                 words += ["--clustered", "--cluster-user", "bench", "--cluster-password", "bench"]

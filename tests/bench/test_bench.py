@@ -45,6 +45,8 @@ BENCHES = {
     f"gateway --row '4/4 window 256' --idle 20 {SHORT}": "gateway",
     "scaling --quick": "rows",
     "store_takeover --messages 500 --repeat 1 --stores 2": "store_takeover",
+    f"replication --row '1/1 window 1' --messages 300 --takeovers 1 {SHORT}": "takeovers",
+    "resync --gib 0.002": "resync",
     "moving --messages 500 --repeat 1": "moving",
     "spanning --clients 2 --seconds 0.2 --repeat 1": "spanning",
     "clusters --quick": "clusters",
@@ -58,6 +60,7 @@ BENCHES = {
 }
 # What would take most of the time, for good figures alone; and what a busy machine would exceed.
 CONSTANTS = {
+    "resync": {"CALM_S": 0.5, "AFTER_S": 0.1, "TARGET_S": DEADLINE_S},
     "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
     "clusters": {"QUICK": [400, 0.3, 2.0]},
     "console": {"IDLE_S": 3.0},

@@ -1,0 +1,246 @@
+"""A replicated store beside Artemis' replicated pair, and beside our own store in files: rates, and a kill -9.
+
+All brokers run on this host, their copies are on one disk, and they take turns on each row: what else the machine does
+falls on all. Our members sync each write on `needed` disks before they confirm it; Artemis' backup answers before it
+syncs. Then, for each kind that has copies, a fresh group each time: the master is killed with -9 while messages wait,
+and clients that try all ports without pause say when the next one delivers and confirms.
+
+`--members 2` makes pairs on both sides (the survivor of ours goes on alone, as that of Artemis does); with three
+members, which we recommend, two of three must have a write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from amq.store.open import open_store
+from bench import brokers, cli, host, takeover
+from bench.load import Load, LoadError, run
+from bench.stats import Spread, spread
+from bench.throughput import QUICK, ROWS, Bench, Effort, RowRun, add_turns
+
+REPLICA, PAIR, FILES = "replica", "artemis pair", "amq"
+GOALS = {"4/4 window 256": 5.0, "1/1 window 1": 1.0, "32/32 window 1": 1.0}  # of the rates of Artemis' pair
+FILES_GOALS = {"4/4 window 256": 0.6}  # of those of our store in files
+TAKEOVER_S = 1.0
+KEEP_ALIVE_MS = 2000
+EXAMPLES = (
+    "--quick",
+    "--peer artemis=/opt/apache-artemis-2.40.0 --repeat 5 --json replication.json",
+    "--members 3 --row '4/4 window 256' --no-takeover",
+)
+
+
+class ReplicaBroker(brokers.AmqBroker):
+    """One member, whose copy is in a directory below the store's."""
+
+    kind = REPLICA
+    members = 2
+
+    def __init__(self, name: str, store: Path, port: int, *rest: Any) -> None:
+        super().__init__(name, store, port, *rest)
+        (store / "small").mkdir(exist_ok=True)
+        least = self.members // 2 + (self.members > 2)  # a pair may go on as one
+        counts = f"members={self.members}&leastCopies={least}"
+        self.url = f"replica://{store / name}?group=bench&coordinator=file://{store / 'small'}&{counts}"
+
+    def command(self) -> list[str]:
+        return [self.url if word == str(self.store) else word for word in super().command()]
+
+    def counts(self) -> bool:
+        """Whether its copy is one of those that count."""
+        copies = open_store(self.url).copies()
+        return copies is not None and any(each.startswith(f"{self.name}-") for each in copies.counting)
+
+    def wait_slave(self, timeout_s: float = brokers.START_TIMEOUT_S) -> None:
+        """Until its copy counts, too."""
+        super().wait_slave(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        while not self.counts():
+            self.check()
+            if time.monotonic() > deadline_s:
+                raise brokers.BrokerProcessError(f"the copy of {self.name} does not count after {timeout_s:g} s")
+            time.sleep(brokers.PROBE_PAUSE_S)
+
+
+class ReplicatedArtemis(brokers.ArtemisBroker):
+    """Primary or backup of a pair, as `artemis create --replicated` makes them."""
+
+    kind = PAIR
+    slave_line = re.compile("AMQ221024")  # Backup server … is synchronized with server
+
+    def __init__(self, name: str, store: Path, port: int, *rest: Any) -> None:
+        super().__init__(name, store, port, *rest)
+        self.store = store / name
+        self.log = store / f"{name}.log"
+        self.more = ["--replicated"]
+
+
+class CopyGroup(brokers.BrokerGroup):
+    """Brokers with a copy each, the master first; of the kind FILES, one broker."""
+
+    def __init__(self, kind: str, directory: str | None, options: dict[str, str]) -> None:
+        made = brokers.broker_class(kind)
+        count = made.members if issubclass(made, ReplicaBroker) else 1 if kind == FILES else 2
+        super().__init__(
+            kind, count, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options={} if kind == PAIR else options
+        )
+        if kind == PAIR:
+            primary, backup = self.brokers
+            assert isinstance(primary, ReplicatedArtemis)
+            assert isinstance(backup, ReplicatedArtemis)
+            primary.neighbour, backup.neighbour = backup.port, primary.port
+            backup.more = [*backup.more, "--backup"]
+
+
+def measure_rates(
+    kinds: Sequence[str],
+    names: Sequence[str],
+    effort: Effort,
+    size_bytes: int,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Callable[[str], None],
+) -> list[RowRun]:
+    with contextlib.ExitStack() as stack:
+        masters = {}
+        for kind in kinds:
+            progress(f"starting {kind}")
+            masters[kind] = stack.enter_context(CopyGroup(kind, directory, options)).brokers[0]
+        bench = stack.enter_context(contextlib.closing(Bench(masters, effort.seconds, size_bytes, effort.backlog)))
+        bench.warm_up(effort.warm_up_s, progress)
+        bench.measure([ROWS[name] for name in names], effort.repeat, progress)
+        return bench.turns
+
+
+def measure_takeovers(
+    kinds: Sequence[str],
+    repeat: int,
+    messages: int,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Each in a fresh group: a pair that has lost its primary is no pair."""
+    times: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    for number in range(repeat):
+        for kind in kinds:
+            progress(f"takeover {number + 1} of {repeat}, {kind}: sending {messages} messages")
+            with CopyGroup(kind, directory, options) as group:
+                load = Load(group.brokers[0].port, producers=4, messages=messages, window=1000, mode="send")
+                run(dataclasses.replace(load, destination=takeover.QUEUE))
+                if kind == REPLICA:
+                    for broker in group.brokers[1:]:
+                        broker.wait_slave()
+                times[kind].append(takeover.one_takeover(group))
+    return [
+        {
+            "kind": kind,
+            "client": "stomp",
+            "how": "kill",
+            "messages": messages,
+            "keep_alive_ms": KEEP_ALIVE_MS,
+            "times": found,
+            "spread": {name: spread([each[name] for each in found])._asdict() for name in found[0]},
+        }
+        for kind, found in times.items()
+    ]
+
+
+def summarise(turns: Sequence[RowRun], names: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Per row: rates by kind, and the ratio of ours to each other kind, turn by turn (neighbours in time)."""
+    rows = []
+    for name in names:
+        per_s = {kind: [turn.per_s for turn in turns if (turn.row, turn.kind) == (name, kind)] for kind in kinds}
+        row: dict[str, Any] = {"row": name, "per_s": {kind: spread(found)._asdict() for kind, found in per_s.items()}}
+        row["cpu_us"] = {
+            kind: spread([turn.broker_cpu_us for turn in turns if (turn.row, turn.kind) == (name, kind)]).median
+            for kind in kinds
+        }
+        row["ratios"] = {}
+        for kind, goals in ((PAIR, GOALS), (FILES, FILES_GOALS)):
+            if kind in kinds:
+                ratio = spread([ours / other for ours, other in zip(per_s[REPLICA], per_s[kind], strict=True)])
+                goal = goals.get(name)
+                row["ratios"][kind] = ratio._asdict() | {"goal": goal, "met": goal is None or ratio.median >= goal}
+        rows.append(row)
+    return rows
+
+
+def tables(report: dict[str, Any]) -> list[Table]:
+    kinds = report["kinds"]
+    rates = Table(
+        title="messages/s, median (min–max)",
+        caption=f"{report['members']} members; load {report['host']['load_average']}",
+    )
+    for heading in (
+        "producers/consumers",
+        *kinds,
+        "CPU µs of the master",
+        *(f"{REPLICA} : {kind}" for kind in kinds[1:]),
+    ):
+        rates.add_column(heading, justify="left" if heading == "producers/consumers" else "right")
+    for row in report["rows"]:
+        cells = [
+            f"{each.median:,.0f} ({each.low:,.0f}–{each.high:,.0f})" for each in map(_spread, row["per_s"].values())
+        ]
+        cells.append(" | ".join(f"{row['cpu_us'][kind]:.0f}" for kind in kinds))
+        for kind in kinds[1:]:
+            ratio = row["ratios"][kind]
+            goal = "" if ratio["goal"] is None else f" (goal {ratio['goal']:g})"
+            cells.append(f"{ratio['median']:.2f}{goal}")
+        rates.add_row(row["row"], *cells)
+    return [rates, *([takeover.table(report["takeovers"])] if report["takeovers"] else [])]
+
+
+def _spread(row: dict[str, float]) -> Spread:
+    return Spread(row["median"], row["low"], row["high"])
+
+
+def main() -> None:
+    parser = cli.parser("replication", __doc__, EXAMPLES, peers=False)
+    parser.add_argument("--peer", type=cli.peer, metavar="artemis=DIR", help="measure its pair in the same run")
+    parser.add_argument("--members", type=int, choices=(2, 3, 5), default=2, help="of our group (default %(default)s)")
+    parser.add_argument("--messages", type=int, default=100_000, help="waiting at a kill (default %(default)s)")
+    parser.add_argument("--takeovers", type=int, default=3, help="kills of each kind, 0 = none (default %(default)s)")
+    add_turns(parser, GOALS)
+    args = parser.parse_args()
+    if args.peer not in (None, "artemis"):
+        parser.error(f"{args.peer} has no replicated pair: name artemis=DIR")
+    cli.terminate_on_signal()
+    options = cli.amq_options(args)
+    brokers.KINDS[REPLICA] = type("Member", (ReplicaBroker,), {"members": args.members})
+    kinds = [REPLICA, FILES]
+    if args.peer:
+        kinds.append(PAIR)
+        brokers.KINDS[PAIR] = type("Pair", (ReplicatedArtemis,), {"home": brokers.KINDS["artemis"].home})
+    effort = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up, 0)
+    messages, repeat = (2000, min(args.takeovers, 1)) if args.quick else (args.messages, args.takeovers)
+    names = args.row or list(GOALS)
+    try:
+        turns = measure_rates(kinds, names, effort, args.size, args.dir, options, cli.progress)
+        copied = [kind for kind in kinds if kind != FILES]
+        takeovers = measure_takeovers(copied, repeat, messages, args.dir, options, cli.progress) if repeat else []
+    except (LoadError, brokers.BrokerProcessError, TimeoutError) as error:
+        sys.exit(f"failed: {error}")
+    report = {
+        "host": host.describe(args.dir),
+        "kinds": kinds,
+        "members": args.members,
+        "rows": summarise(turns, names, kinds),
+        "takeovers": takeovers,
+    }
+    cli.show(args, report, *tables(report))
+
+
+if __name__ == "__main__":
+    main()
