@@ -12,6 +12,7 @@ ignores a fact or a detail that it does not know, and every one may be missing, 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -105,11 +106,17 @@ class Presence:
     def open(
         cls, board: Board, owner: Owner, role: str = "slave", facts: Mapping[str, Any] = MappingProxyType({})
     ) -> Presence:
-        """Take the name `owner.name` on `board`. Raises NameInUseError, OSError."""
+        """Take the name `owner.name` on `board`. Raises NameInUseError; OSError, also where the seat that this broker
+        had before is not free yet."""
         try:
             seat = board.take(owner.name)
         except SeatTakenError as error:
-            raise NameInUseError(_in_use(error.read, owner)) from None
+            other = _holder(error.read, owner.name)
+            if other is not None and other.uuid == owner.uuid:
+                raise OSError(
+                    errno.EBUSY, "the session in which this broker had its name is not over yet", owner.name
+                ) from None
+            raise NameInUseError(_in_use(other, owner)) from None
         try:
             presence = cls(board, seat, owner, facts)
             presence.update(role)
@@ -153,7 +160,9 @@ class Presence:
                 "the file that says that this broker runs was removed: it is there again", path=self._seat.place
             )
         except (SeatTakenError, OSError) as error:
-            reason = _in_use(error.read, self._owner) if isinstance(error, SeatTakenError) else str(error)
+            reason = str(error)
+            if isinstance(error, SeatTakenError):
+                reason = _in_use(_holder(error.read, self._owner.name), self._owner)
             self._details, self._facts = {}, {}  # the next beat says them anew
             if reason != self._trouble:
                 self._trouble = reason
@@ -219,10 +228,14 @@ def _read(posted: Posted) -> BrokerPresence:
     return BrokerPresence(posted.name, "", None)
 
 
-def _in_use(read: Callable[[], bytes], owner: Owner) -> str:
+def _holder(read: Callable[[], bytes], name: str) -> Owner | None:
+    """None = it runs, more cannot be said: of a newer format, or just writing who it is."""
     try:
-        other = _read(Posted(owner.name, "", read)).owner
+        return _read(Posted(name, "", read)).owner
     except (AmqError, OSError):
-        other = None  # of a newer format: it runs, more cannot be said
+        return None
+
+
+def _in_use(other: Owner | None, owner: Owner) -> str:
     who = other.describe(owner) if other is not None else "another broker"
     return f"{who} already runs as {owner.name!r} on this store: give this one another name, or stop that one"

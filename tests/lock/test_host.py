@@ -124,10 +124,10 @@ def test_second_broker_of_a_name_is_refused_and_told_who_has_it(tmp_path: Path) 
     vfs = SystemVfs()
     first = Presence.open(FileBoard(vfs, str(tmp_path)), owner("a"))
     with pytest.raises(NameInUseError, match="pid 100, which is this process") as caught:
-        Presence.open(FileBoard(vfs, str(tmp_path)), owner("a"))
+        Presence.open(FileBoard(vfs, str(tmp_path)), replace(owner("a"), uuid="of another broker"))
     assert caught.value.code == "NAME_IN_USE"
     with pytest.raises(NameInUseError) as caught:
-        Presence.open(FileBoard(vfs, str(tmp_path)), owner("a", host=FakeHost(own_pid=7)))
+        Presence.open(FileBoard(vfs, str(tmp_path)), replace(owner("a", host=FakeHost(own_pid=7)), uuid="other"))
     assert "this process" not in str(caught.value)
     other = Presence.open(FileBoard(vfs, str(tmp_path)), owner("b"))
     first.close()

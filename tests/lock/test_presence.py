@@ -11,12 +11,14 @@ import pytest
 
 from amq.config.schema import BrokerConfig
 from amq.node.member import Member, Role
+from amq.store.coordinated.board import CoordinatedBoard
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from amq.store.orders import STOP, Order, Orders, give
 from amq.store.presence import TELL_S, NameInUseError, Presence, read_presence
 from tests.fakes import FakeHost, FaultyVfs
+from tests.memory_coordinator import HOST, Ensemble, MemoryCoordinator
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.service_world import anybody
@@ -65,6 +67,24 @@ def test_a_broker_whose_file_was_removed_is_seen_again(
     assert (found.name, found.role, found.priority) == ("a", "master", 7)
     with pytest.raises(NameInUseError):
         Presence.open(FileBoard(SystemVfs(), str(store)), owner("other"))
+
+
+def test_a_broker_whose_own_session_is_not_over_yet_tries_again() -> None:
+    """It could not end it, because the coordinator was away: nobody else has its name."""
+    ensemble = Ensemble()
+    coordinator = MemoryCoordinator(ensemble)
+    board = CoordinatedBoard(coordinator, HOST)
+    first = Presence.open(board, owner())
+    coordinator.away = True
+    first.close()
+    coordinator.away = False
+    with pytest.raises(OSError, match="had its name is not over yet"):
+        Presence.open(board, owner())
+    with pytest.raises(NameInUseError):
+        Presence.open(board, owner("other"))
+    for session in set(ensemble.owners.values()):
+        ensemble.expire(session)
+    Presence.open(board, owner()).close()
 
 
 def test_a_broker_that_took_the_name_meanwhile_keeps_it(store: Path, presence: Presence) -> None:
