@@ -103,8 +103,8 @@ class GroupOfCopies:
         coordinator, entropy = MemoryCoordinator(self.ensemble), Random(f"{name} {len(list(self.root.iterdir()))}")
         self.coordinators[name] = coordinator
         return replica_in(
-            ReplicaUrl.parse(text), coordinator, self.network.connect, self.vfs, SystemClock(), entropy
-        )  # fmt: skip
+            ReplicaUrl.parse(text), coordinator, self.network.connect, self.vfs, SystemClock(), SystemThreads(), entropy
+        )
 
     def member(self, name: str) -> CopyMember:
         """A member that takes part until it is stopped, or the group is."""

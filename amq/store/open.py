@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from amq.core.errors import AmqError, ConfigError, StoreError
 from amq.doors.clock import Clock, SystemClock
-from amq.doors.threads import SystemThreads
+from amq.doors.threads import SystemThreads, Threads
 from amq.store.coordinator import Coordinator
 from amq.store.election import Election
 from amq.store.files.board import FileBoard
@@ -165,7 +165,13 @@ def locked_by(files: Store, coordinator: Coordinator) -> Store:
 
 
 def replica_in(
-    url: ReplicaUrl, coordinator: Coordinator, connect: Connect, vfs: ToolVfs, clock: Clock, entropy: Random
+    url: ReplicaUrl,
+    coordinator: Coordinator,
+    connect: Connect,
+    vfs: ToolVfs,
+    clock: Clock,
+    threads: Threads,
+    entropy: Random,
 ) -> Store:
     """The replicated store `url`, one group of those in `coordinator`. `connect(id, coordinator, receive)` leads to the
     other members."""
@@ -185,12 +191,12 @@ def replica_in(
         disk = CopyDisk(vfs, url.directory, segments, url.saved, clock)
         copyist = Copyist(disk, disk.open(name, entropy), clock)
         try:
-            return ReplicaMember(copyist, book, url.policy, segments, clock, SystemThreads(), partial(connect, group))
+            return ReplicaMember(copyist, book, url.policy, segments, clock, threads, partial(connect, group))
         except BaseException:
             copyist.close()
             raise
 
-    election = ReplicaElection(part, group, host, SystemClock())
+    election = ReplicaElection(part, group, host, clock)
     log = ReplicaLog(part, FileLog(vfs, url.directory))
     return Store(
         url.text,
@@ -220,7 +226,7 @@ def _replicated(store: str, locker: str | None) -> Store:
     def connect(group: Coordinator, me: str, receive: Receive) -> OtherCopies:
         return open_peers(me, group, url, receive, SystemThreads())
 
-    return replica_in(url, coordinator, connect, SystemVfs(), SystemClock(), SystemRandom())
+    return replica_in(url, coordinator, connect, SystemVfs(), SystemClock(), SystemThreads(), SystemRandom())
 
 
 def locker_of(store: str) -> str:

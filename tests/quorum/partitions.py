@@ -29,7 +29,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from amq.store.open import open_coordinator, open_store
-from amq.store.replica.book import GroupBook
+from amq.store.replica.book import GroupBook, KnownRecord
 from amq.store.replica.store import LinkedEpochs
 from bench.wire import WireConnection, WireError
 from tests.brokers import Broker
@@ -306,11 +306,17 @@ class Partitions:
 
     @property
     def epoch(self) -> int:
-        return self.book.read().record.epoch
+        return self.known().record.epoch
+
+    def known(self) -> KnownRecord:
+        """The record, when a server says it: they may be electing."""
+        found: list[KnownRecord] = []
+        wait_until(lambda: found.append(self.book.read()) is None, "the coordinator answers")
+        return found[0]
 
     def roles(self) -> dict[str, int]:
         """By letter, which member is the master, a slave, and the other one."""
-        epoch = self.book.read().epoch
+        epoch = self.known().epoch
         assert epoch is not None
         master = NAMES.index(epoch.owner.name)
         others = [number for number in range(len(NAMES)) if number != master]

@@ -277,7 +277,12 @@ class FileLog(_FileShelf):
 
     def create(self, name: str, head: bytes, size: int, clock: Clock) -> FileWriter:
         vfs, path = self._vfs, f"{self._directory}/{name}"
-        fd = vfs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            fd = vfs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            raise NoRoomError(error.errno, error.strerror, path) from error
         try:
             if not self._try_lock(fd):
                 raise OSError(errno.EACCES, "a new segment is locked by somebody else", path)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -37,7 +37,13 @@ from amq.store.replica.messages import (
     SetAside,
     StartOver,
 )
-from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY, SegmentFormat
+from amq.store.segment_log import (
+    CHECKPOINTS_DIRECTORY,
+    FULL_ERRNOS,
+    JOURNAL_DIRECTORY,
+    NoRoomError,
+    SegmentFormat,
+)
 
 KIND = "copy"
 MARK_NAME, LOCK_NAME = "copy.json", "copy.lock"
@@ -56,6 +62,17 @@ def position_of(number: int, offset: int) -> int:
 def split(position: int) -> tuple[int, int]:
     """Number of the segment, and offset."""
     return position >> _OFFSET_BITS, position & _OFFSET
+
+
+@contextmanager
+def _room(path: str) -> Iterator[None]:
+    """What fails here has changed nothing that counts: a disk that is only full is no end of the copy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL_ERRNOS:
+            raise NoRoomError(error.errno, error.strerror, path) from error
+        raise
 
 
 class _Chunk(NamedTuple):
@@ -227,12 +244,13 @@ class CopyDisk:
     def _add(self, write: SegmentWrite) -> None:
         """Add a part of a segment that counts before the term, durably. It may follow one that is trimmed meanwhile."""
         path = self.log.place(write.name)
-        fd = self._vfs.open(path, os.O_RDWR | (0 if write.start else os.O_CREAT))
-        try:
-            write_all(self._vfs, fd, write.data, write.start)
-            self._vfs.fsync(fd)
-        finally:
-            self._vfs.close(fd)
+        with _room(path):
+            fd = self._vfs.open(path, os.O_RDWR | (0 if write.start else os.O_CREAT))
+            try:
+                write_all(self._vfs, fd, write.data, write.start)
+                self._vfs.fsync(fd)
+            finally:
+                self._vfs.close(fd)
         if not write.start:
             self.log.settle()
 
@@ -417,22 +435,25 @@ class CopyDisk:
             "chunk": list(self._chunk),
         }
         self._save(self._path(f"{MARK_NAME}.new"), encode(KIND, body))
-        self._vfs.replace(self._path(f"{MARK_NAME}.new"), self._path(MARK_NAME))
+        with _room(self._path(MARK_NAME)):
+            self._vfs.replace(self._path(f"{MARK_NAME}.new"), self._path(MARK_NAME))
         self._vfs.fsync_directory(self._directory)
 
     def _save(self, path: str, data: bytes) -> None:
         with suppress(FileNotFoundError):
             self._vfs.unlink(path)
-        fd = self._vfs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            write_all(self._vfs, fd, data, 0)
-            self._vfs.fsync(fd)
-        finally:
-            self._vfs.close(fd)
+        with _room(path):
+            fd = self._vfs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                write_all(self._vfs, fd, data, 0)
+                self._vfs.fsync(fd)
+            finally:
+                self._vfs.close(fd)
 
     def _new_saved(self) -> str:
         path = self._path(f"oldreplica.{max(self._saved_numbers(), default=0) + 1}")
-        self._vfs.mkdir(path)
+        with _room(path):
+            self._vfs.mkdir(path)
         return path
 
     def _saved_numbers(self) -> list[int]:

@@ -399,15 +399,19 @@ class ReplicaMember:
         while not self._closed:
             self._wake.wait(max(0.0, tick_at - self._clock.monotonic()))
             self._wake.clear()
-            try:
-                self._say_own()
-                self._supply()
-            except (OSError, AmqError) as error:
-                self._tell("the copy of this member cannot be used now", str(error))
+            self._serve()
             if self._clock.monotonic() >= tick_at:
                 tick_at = self._clock.monotonic() + TICK_S
                 with self._changed:
                     self._tick()
+
+    def _serve(self) -> None:
+        """Carry out what was said to the copy here, and read what other copies lack."""
+        try:
+            self._say_own()
+            self._supply()
+        except (OSError, AmqError) as error:
+            self._tell("the copy of this member cannot be used now", str(error))
 
     def _tick(self) -> None:
         machine = self._machine
@@ -499,21 +503,24 @@ class ReplicaMember:
         while not self._closed:
             self._ask.wait()
             self._ask.clear()
+            self._put_record()
+
+    def _put_record(self) -> None:
+        with self._changed:
+            leader, known, wanted = self._machine, self._known, self._wanted
+            self._wanted = None
+        if wanted is None or known is None or known.epoch is None or not isinstance(leader, Leader):
+            return
+        with suppress(OSError):
+            found = self._book.replace(known, wanted.record, known.epoch)
             with self._changed:
-                leader, known, wanted = self._machine, self._known, self._wanted
-                self._wanted = None
-            if wanted is None or known is None or known.epoch is None or not isinstance(leader, Leader):
-                continue
-            with suppress(OSError):
-                found = self._book.replace(known, wanted.record, known.epoch)
-                with self._changed:
-                    if leader is self._machine:
-                        before = leader.record
-                        leader.answered(found.revision, found.record)
-                        if leader.record != before:
-                            self._known = found
-                            _log.info("members of the store", members=sorted(leader.record.members))
-                        self._perform()
+                if leader is self._machine:
+                    before = leader.record
+                    leader.answered(found.revision, found.record)
+                    if leader.record != before:
+                        self._known = found
+                        _log.info("members of the store", members=sorted(leader.record.members))
+                    self._perform()
 
     def _tell(self, event: str, reason: str) -> None:
         """Log `reason` unless it is the newest that was logged."""
