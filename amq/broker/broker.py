@@ -607,6 +607,7 @@ class Broker(Core):
         self.topics.recovery_buffer.sweep(now_ms)
         self.replays.sweep()
         self.known_topics.sweep()
+        self.temporaries.sweep()
         if self.homes is not None:
             self.homes.sweep()
             self.moving.step()

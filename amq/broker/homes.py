@@ -79,6 +79,7 @@ class Homes:
         self._waiting: Mapping[str, Any] | None = None  # a table of a move that is not taken over yet
         self.leaving: dict[str, None] = {}  # queues of the journal that must be sent to their new homes
         self.frozen: set[str] = set()  # these, and queues to which others send what moves here: nobody gets anything
+        self._without: Placement | None = None  # the last table by which another store leaves
         self.owes_rest = False  # it leaves, and has not sent what belongs to no destination
         self.sent = Sent()
         self.copies: dict[str, bool] = {}  # queues of the journal to be copied before their step; has enough been?
@@ -169,6 +170,15 @@ class Homes:
         else:
             why = f"lives in store {home}: connect there, or to a port of the cluster"
         return CommandError(f"{wire_name(name)[:200]} {why} (table {number}; this is store {self._store})", code=code)
+
+    @property
+    def is_another_leaving(self) -> bool:
+        """Does another store leave the cluster now?"""
+        return any(placement.leaving not in ("", self._store) for placement in self._placements)
+
+    def gets_temporary(self, name: str) -> bool:
+        """Was that temporary destination in a store that leaves, or that has left last?"""
+        return self._without is not None and self._without.home_of(name) == self._without.leaving
 
     def is_this(self, store: str) -> bool:
         """Is that this one?"""
@@ -339,6 +349,8 @@ class Homes:
 
     def _take(self) -> None:
         self._known.clear()
+        if self.is_another_leaving:
+            self._without = next(each for each in self._placements if each.leaving)
         self._changed()
 
     def _tell(self, looks: bool = True) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from amq.broker.sessions import temporary
 from amq.broker.transfer import moving
 from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import Await, next_step
-from amq.protocols.commands import Begin, Commit, CommitBatch, Finish, Prepare
+from amq.protocols.commands import Begin, Commit, CommitBatch, Finish, MakeTemporary, Prepare
 from tests.broker.outboxes import STORES, TABLE, names_of
 from tests.broker.test_broker_carrying import BODIES, OURS, Cluster, received, send
 from tests.mutant import Mutant, mutants
@@ -75,6 +76,46 @@ def check_removed(cluster: Cluster) -> None:
     assert cluster.table.places == ("", "s2"), "clients know messages of s2 by its place"
     assert s1.state.stored == 0
     assert not s1.state.prepared
+
+
+def test_a_reply_waits_for_its_connection_that_comes_from_the_store(cluster: Cluster) -> None:
+    """Gateways hear of the removal one after the other: that of who answers may be the first."""
+    s2 = cluster.worlds["s2"]
+    found = (f"temp-queue://gateway-{number}.replies" for number in range(99))
+    names = [name for name in found if TABLE.home_of(name) == "s1"][:3]
+    chosen = next(name for n in range(99) if TABLE.home_of(name := f"temp-queue://ID:host-1:{n}") == "s1")
+    owners = [name.partition("://")[2].partition(".")[0] for name in names]
+    empty(cluster)
+    while cluster.table.step is not None:
+        cluster.settle(1)
+        cluster.advance()
+    assert {cluster.table.home_of(name) for name in names} == {"s2"}
+    client = s2.connect()
+    for name in (*names, chosen):
+        client.send(b"reply", name, persistent=False)
+    s2.settle()
+    for name, owner in [*zip(names, owners, strict=True)][:2]:
+        waiting = s2.connect(number=owner, since_ms=1)
+        waiting.subscribe(name, ack="auto")
+        s2.settle()
+        assert waiting.bodies == [b"reply"]
+        assert waiting.errors == []
+    waiting.do(MakeTemporary(chosen))
+    waiting.subscribe(chosen, id="chosen", ack="auto")
+    s2.settle()
+    assert waiting.bodies == [b"reply", b"reply"]
+    held = s2.broker.memory.taken_bytes
+    assert held > 0
+    s2.clock.advance(temporary.OWNER_S + 1)
+    s2.broker.sweep()
+    client.send(b"too late", names[2], persistent=False)
+    s2.settle()
+    late = s2.connect(number=owners[2], since_ms=1)
+    late.subscribe(names[2], ack="auto")
+    s2.settle()
+    assert late.bodies == []
+    assert s2.broker.memory.taken_bytes < held
+    assert client.errors == []
 
 
 def test_everything_comes_in_order(cluster: Cluster) -> None:

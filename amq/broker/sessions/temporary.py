@@ -21,6 +21,7 @@ from amq.core.errors import AccessError, CommandError
 from amq.core.message import Message
 
 QUEUES_MAX = 1000  # of one connection, about 3 MB: anybody who sends to a new name makes one
+OWNER_S = 30.0  # so long the replies wait here for a connection that a store had which has left the cluster
 
 
 class TemporaryQueue(TopicBuffer):
@@ -44,6 +45,8 @@ class Temporaries:
         topics.provide = self.provide
         self.owned: dict[str, dict[str, TemporaryQueue | None]] = {}  # owner → its queues by name; None = a topic
         self._owners: dict[str, str] = {}  # of destinations whose names the clients chose
+        self._early: dict[str, tuple[TemporaryQueue, float]] = {}  # their connections are not here yet; until when
+        self._early_until_s = 0.0
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Full names of all that are there, and their connections."""
@@ -52,6 +55,9 @@ class Temporaries:
     def open(self, owner: str) -> None:
         """That connection is there."""
         self.owned[owner] = {}
+        for name in [name for name in self._early if plain_name(name).startswith(owner)]:
+            self.owned[owner][name] = self._early.pop(name)[0]
+            self._tell(name, owner)
 
     def close(self, owner: str) -> None:
         """The connection `owner` has closed: remove its temporary destinations."""
@@ -61,11 +67,14 @@ class Temporaries:
     def _end(self, name: str, owner: str, queue: TemporaryQueue | None) -> None:
         self._owners.pop(name, None)
         if queue is not None:
-            queue.is_closed = True
-            self._topics.close(queue)
-            self._core.dirty[queue] = None
+            self._close_queue(queue)
         if TemporaryGone in self._core.events.heard:
             self._core.events.tell(TemporaryGone(name, owner.removesuffix(".")))
+
+    def _close_queue(self, queue: TemporaryQueue) -> None:
+        queue.is_closed = True
+        self._topics.close(queue)
+        self._core.dirty[queue] = None
 
     def make(self, name: str, owner: str, user: str = "") -> None:
         """The connection `owner` of `user` has a destination of that full name from now on. Its name must not begin
@@ -85,7 +94,9 @@ class Temporaries:
         if len(owned) >= QUEUES_MAX:
             raise self._too_many(name)
         self._owners[name] = owner
-        if name.startswith(TEMPORARY_QUEUE_SCHEME):
+        if name in self._early:
+            owned[name] = self._early.pop(name)[0]
+        elif name.startswith(TEMPORARY_QUEUE_SCHEME):
             self._open(name, owned)
         else:
             owned[name] = None
@@ -94,6 +105,8 @@ class Temporaries:
     def check_there(self, name: str) -> None:
         """Raises CommandError where nobody has a destination of that name."""
         if name in self._owners or plain_name(name).partition(".")[0] + "." in self.owned:
+            return
+        if name in self._early or self._may_be_early(name):
             return
         raise CommandError(
             f"{name} is not there: its connection has ended, or has removed it", code="DESTINATION_UNKNOWN"
@@ -139,13 +152,40 @@ class Temporaries:
         message to one more is dropped, so that no service suffers from a client that asks for it."""
         owner = self._owners.get(name) or plain_name(name).partition(".")[0] + "."
         owned = self.owned.get(owner)
-        if owned is None or not name.startswith(TEMPORARY_QUEUE_SCHEME):
+        if owned is None:
+            return self._early_queue(name)
+        if not name.startswith(TEMPORARY_QUEUE_SCHEME):
             return None
         queue = owned.get(name)
         if queue is None and len(owned) < QUEUES_MAX:
             queue = self._open(name, owned)
             self._tell(name, owner)
         return queue
+
+    # -- after a store has left the cluster ---------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Call every second or so."""
+        now_s, homes = self._core.clock.monotonic(), self._core.homes
+        if homes is not None and homes.is_another_leaving:
+            self._early_until_s = now_s + OWNER_S
+        for name in [name for name, (_, until_s) in self._early.items() if now_s >= until_s]:
+            self._close_queue(self._early.pop(name)[0])
+
+    def _may_be_early(self, name: str) -> bool:
+        """May the connection of that destination be on its way here, from a store that leaves the cluster?"""
+        homes = self._core.homes
+        if homes is None or self._core.clock.monotonic() >= self._early_until_s or len(self._early) >= QUEUES_MAX:
+            return False
+        return name.startswith(TEMPORARY_QUEUE_SCHEME) and homes.gets_temporary(name)
+
+    def _early_queue(self, name: str) -> TemporaryQueue | None:
+        """The queue for replies that have come here before the connection that waits for them."""
+        found = self._early.get(name)
+        if found is None and self._may_be_early(name):
+            until_s, owned = self._core.clock.monotonic() + OWNER_S, dict[str, TemporaryQueue | None]()
+            found = self._early[name] = self._open(name, owned), until_s
+        return None if found is None else found[0]
 
     def _open(self, name: str, owned: dict[str, TemporaryQueue | None]) -> TemporaryQueue:
         queue = owned[name] = TemporaryQueue(name, (name,), self._core.state.options_of(name))
