@@ -117,7 +117,7 @@ audit: build/host $(VENV)/.installed-audit
 	$(BIN)/python -m tests.audit build/host
 
 pictures: $(VENV)/.installed-test
-	AMQ_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -m deep tests/console/test_console_pictures.py
+	AMQ_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -m deep tests/console/test_console_pictures.py tests/console/test_console_cluster_layout.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH_ARGS)

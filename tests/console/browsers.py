@@ -106,6 +106,15 @@ def shot(page: Any, name: str) -> Path:
     return path
 
 
+def complaints(page: Any, script: Path) -> list[Any]:
+    """Those of axe-core, `script`, about the page. Figures fade while no newer ones come, as on a busy machine: they
+    are looked at unfaded."""
+    page.add_style_tag(content=".stale { opacity: 1 }")
+    page.add_script_tag(path=str(script))
+    violations = page.evaluate("axe.run()")["violations"]
+    return [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in violations]
+
+
 def axe() -> Path:
     """The script of axe-core, which finds what assistive technology cannot use. From npm, once."""
     script = ROOT / "build" / "axe" / "package" / "axe.min.js"

@@ -15,7 +15,7 @@ from brokers import SERVING, Broker, Brokers
 
 import amq as client
 from amq.console.lists import LISTS
-from tests.console.browsers import SHOTS, axe, browser_page, console, log_in
+from tests.console.browsers import SHOTS, axe, browser_page, complaints, console, log_in
 from tests.console.test_console_pictures import fill, refuse
 from tests.sampling import thorough
 
@@ -65,9 +65,7 @@ def test_every_page_is_readable(brokers: Brokers, size: str, scheme: str) -> Non
             page.evaluate("document.fonts.ready")
             page.screenshot(path=str(folder / f"{name}-{size}-{scheme}.png"), full_page=True, animations="disabled")
             found = page.evaluate(f"({CHECK})()")
-            page.add_script_tag(path=str(script))
-            violations = page.evaluate("axe.run()")["violations"]
-            found += [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in violations]
+            found += complaints(page, script)
             if found:
                 wrong[name] = found
 

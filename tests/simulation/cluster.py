@@ -31,6 +31,7 @@ from amq.core.message import LARGE_BODY_BYTES
 from amq.gateway.members import MemberWays
 from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
+from tests.simulation.cluster_database import IN_DATABASE, ClusterDatabase, database_schedule
 from tests.simulation.cluster_faults import inject, moving_schedule, schedule
 from tests.simulation.cluster_features import add_feature
 from tests.simulation.cluster_moving import MOMENTS, MOVES, Carrier, in_small_steps, roaming
@@ -273,7 +274,7 @@ class ClusterWorld(World):
         self.carriers = [Carrier(self, node) for node in self.nodes] if MOVES in self.features else []
         self._make_applications(rng)
         for name in self.features:
-            if name not in (NAME, MOVES, ROLLING):
+            if name not in (NAME, MOVES, ROLLING, IN_DATABASE):
                 add_feature(self, name)
         dice = Random(rng.getrandbits(64))
         self.faults = schedule(dice, self.period_s, count, focus) if faults is None else faults
@@ -284,7 +285,10 @@ class ClusterWorld(World):
         self.versions = Versions(self) if ROLLING in self.features else None
         if self.versions is not None and faults is None:
             self.faults = rolling_schedule(self.faults, self)
-        self._operator: Process | None = None
+        self.database = ClusterDatabase(self) if IN_DATABASE in self.features else None
+        if self.database is not None and faults is None:
+            self.faults = database_schedule(self.faults, self)
+        self._operators: list[Process] = []
 
     def _apart(self) -> tuple[str, str]:
         """Two queues with different homes: messages for the first are led to the second."""
@@ -361,6 +365,8 @@ class ClusterWorld(World):
             return
         process.kill()
         self.network.process_died(process, silent)
+        if self.database is not None:
+            self.database.died(process)
         for store in self.stores:
             for slot in store.slots:
                 if slot.process is process and slot.vfs is not None:
@@ -392,17 +398,23 @@ class ClusterWorld(World):
             if part.machine is machine:
                 part.start()
 
+    def directory(self, process: Process) -> Any:
+        """The cluster's directory, as `process` reaches it. Raises AmqError."""
+        return Directory(self, process) if self.database is None else self.database.directory(process)
+
     # -- the operator -------------------------------------------------------------------------------------------------
 
     def operate(self, choice: int = 0, finish: bool = False) -> Process | None:
         """`amq cluster place` of the queues that may move; `finish` = bring to an end what others have begun. None =
-        another one is at work."""
-        if self._operator is not None and self._operator.alive:
+        another one is at work; in a database it may have a rival."""
+        self._operators = [each for each in self._operators if each.alive]
+        if len(self._operators) > (self.database is not None):
             return None
         up = [node for node in self.nodes if node.up]
         if not up:
             return None
-        self._operator = process = up[choice % len(up)].spawn("operator")
+        process = up[choice % len(up)].spawn("operator")
+        self._operators.append(process)
         self.equip(process)
         names = list(self.tables.newest.stores)
         rules = self.tables.newest.placement.layout.rules
@@ -418,11 +430,14 @@ class ClusterWorld(World):
                 place("", MOVABLE, target, False, 10.0, True)
             except (OrderError, AmqError, OSError) as error:
                 self.oracle.log(f"the operator fails: {error}")
+                self.oracle.counts["places refused"] += getattr(error, "code", "") == "CONFLICT"
             else:
                 self.oracle.log(f"the operator has placed {MOVABLE} in {target}")
                 self.oracle.counts["placed"] += 1
             finally:
-                if self.tables.newest.placement.before is None:
+                if self.tables.newest.placement.before is None and not any(
+                    other.alive for other in self._operators if other is not process
+                ):
                     self.oracle.move(())
             self.scheduler.after(0.0, lambda: self.end_process(process))
 
@@ -477,8 +492,8 @@ class ClusterWorld(World):
             sleep = staticmethod(lambda seconds: self.scheduler.sleep(seconds / process().host.rate))
 
         with (
-            patch.object(cluster_placing, "Cluster", lambda _: Directory(self, process())),
-            patch.object(cluster_moving, "Cluster", lambda _: Directory(self, process())),
+            patch.object(cluster_placing, "Cluster", lambda _: self.directory(process())),
+            patch.object(cluster_moving, "Cluster", lambda _: self.directory(process())),
             patch.object(cluster_placing, "time", Time),
             patch.object(cluster_moving, "time", Time),
             patch.object(seeing, "_store_of", lambda name: self.store(name).door(process()).store(STORE)),
@@ -510,6 +525,9 @@ class ClusterWorld(World):
                 settings.enter_context(self.versions.in_force())
             for feature in self._made:
                 settings.enter_context(feature.settings())
+            if self.database is not None:
+                settings.enter_context(self.database.in_force())
+                self.database.make()
             for store in self.stores[:-1]:
                 store.begin()
             for part in (*self.gateways, *self.carriers):
@@ -553,6 +571,8 @@ class ClusterWorld(World):
         if self.versions is not None:
             self.versions.finish()
         self.tables.lag_s.clear()
+        if self.database is not None:
+            self.database.end()
         for store in self.stores:
             store.trips.clear()
             for cache in store.caches:
@@ -571,6 +591,8 @@ class ClusterWorld(World):
             if store.begun:
                 store.oracle.check_journal()
         self.oracle.finish()
+        if self.database is not None and (unknown := self.database.unknown()):
+            self.oracle.broken("P4", f"tables {', '.join(unknown)} do not follow those before them")
         for application, _ in self.applications:
             if application.process is not None:
                 application.process.kill()

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from amq.broker.homes import Homes
-from tests.simulation import cluster_moving, cluster_rolling, faults, injection
+from tests.simulation import cluster_database, cluster_moving, cluster_rolling, faults, injection
 from tests.simulation.faults import BLOWS, FAULTS_S, MOMENTS, NUMBERS, WORST, Fault
 from tests.simulation.network import Endpoint
 from tests.simulation.scheduler import Process
@@ -181,6 +181,8 @@ def _hang_store(world: ClusterWorld, fault: Fault) -> None:
 
 def _hang_directory(world: ClusterWorld, fault: Fault) -> None:
     world.tables.hung_until = world.scheduler.now + fault.seconds
+    if world.database is not None:
+        world.database.hang(fault.seconds)
 
 
 def _place(world: ClusterWorld, fault: Fault) -> None:
@@ -253,4 +255,5 @@ OF_MOVES: dict[str, Callable[[ClusterWorld, Fault], None]] = {
     "cancel_move": lambda world, fault: cluster_moving.cancel_move(world, fault.target),
     "throttle_move": lambda world, fault: cluster_moving.throttle_move(world, fault.target),
 }
-ASIDE = OF_MOVES | {"upgrade_node": cluster_rolling.upgrade_node}  # in the worlds that have these features
+OTHERS = {"upgrade_node": cluster_rolling.upgrade_node, "strike_table": cluster_database.strike_table}
+ASIDE = OF_MOVES | OTHERS  # in the worlds that have these features

@@ -24,7 +24,6 @@ from amq.cli.orders import OrderError
 from amq.cluster.moving import carry_on
 from amq.core.errors import AmqError
 from tests.simulation.clients import Consumer, Mover, Producer, TransactedProducer
-from tests.simulation.gateways import Directory
 from tests.simulation.scheduler import Killed, Machine, Process
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Carrier:
             return
         self.process = process = self.machine.spawn(f"carrier-{self.machine.name}")
         self._world.equip(process)
-        directory: Any = Directory(self._world, process)
+        directory: Any = self._world.directory(process)
         process.start("carrier", lambda: carry_on(directory, self._is_moving, list, process.event()))
 
     def _is_moving(self) -> bool:

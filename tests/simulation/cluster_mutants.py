@@ -208,3 +208,24 @@ def ends_of_different_versions_talk() -> AbstractContextManager[object]:
 
 FEATURES["ends_of_different_versions_talk"] = (NAME, cluster_rolling.ROLLING)
 FOCUS["ends_of_different_versions_talk"] = ("kill", "cut_link")
+
+
+# -- OpenWire at gateways ----------------------------------------------------------------------------------------------
+
+
+@mutant
+def a_gateway_confirms_what_a_jms_client_sends() -> AbstractContextManager[object]:
+    real = RoutedConnection.handle
+
+    def handle(client: RoutedConnection, commands: list[Any], **options: Any) -> Any:
+        for command in commands if client._protocol == "openwire" else ():
+            if isinstance(command, Send) and command.receipt is not None and not command.transaction:
+                client.peer.confirm(command.receipt)
+                command.receipt = None
+        return real(client, commands, **options)
+
+    return patch.object(RoutedConnection, "handle", handle)
+
+
+FEATURES["a_gateway_confirms_what_a_jms_client_sends"] = (NAME, "openwire")
+FOCUS["a_gateway_confirms_what_a_jms_client_sends"] = ("kill", "cut_link")

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from amq.broker.events import Events
 from amq.cluster.directory import ClusterNode, StoreTable
 from amq.cluster.placement import Placement
 from amq.config.schema import BrokerConfig
-from amq.core.errors import StoreError
+from amq.core.errors import AmqError, StoreError
 from amq.gateway.hub import GatewayHub
 from amq.gateway.lookout import Master, master_of
 from amq.gateway.ways import WayDoors, Ways
@@ -128,11 +130,11 @@ class GatewaySlot:
     async def _main(self, process: Process) -> None:
         world = self._world
         clock: Any = process
-        table = world.tables.seen(self.machine, world.scheduler.now)
+        cluster, table = await self._look(process)
         find = world.finder(process)
         dice = Random(process.rng.getrandbits(64))
         self.ways = ways = Ways(
-            Directory(world, process),
+            cluster,
             table,
             self.config.name,
             SECRET,
@@ -145,6 +147,17 @@ class GatewaySlot:
         await hub.listen()
         ways.watch(hub.meet)
         self.hub = hub
+
+    async def _look(self, process: Process) -> tuple[Any, StoreTable]:
+        """At the cluster. A database may not answer: a real node starts the process again then."""
+        world = self._world
+        if world.database is None:
+            return Directory(world, process), world.tables.seen(self.machine, world.scheduler.now)
+        while True:
+            with suppress(AmqError):
+                found = world.directory(process)
+                return found, found.table()
+            await asyncio.sleep(0.5)
 
     def stop(self) -> None:
         """In good order; its node starts it again."""

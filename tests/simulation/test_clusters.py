@@ -11,6 +11,7 @@ import pytest
 
 from tests.sampling import thorough
 from tests.simulation.cluster import NAME, ClusterWorld, spanning
+from tests.simulation.cluster_database import IN_DATABASE
 from tests.simulation.cluster_features import CLUSTER_FEATURES
 from tests.simulation.cluster_moving import MOVES
 from tests.simulation.cluster_rolling import ROLLING
@@ -103,6 +104,19 @@ def test_nodes_whose_links_are_of_two_versions_keep_their_promises() -> None:
     wanted = {"confirmed": 500, "upgraded": 3, "taken back": 1, "versions refused": 50}
     short = {kind: result.counts[kind] for kind, least in wanted.items() if result.counts[kind] < least}
     assert not short, f"too little happened: {short} of {result.counts}"
+
+
+@pytest.mark.deep
+def test_a_cluster_in_a_database_keeps_its_promises() -> None:
+    """Operators change the placement at the same time, and statements that write tables are struck."""
+    counts: Counter[str] = Counter()
+    for seed in (1, 2):
+        result = ShortWorld(seed, features=(NAME, IN_DATABASE)).run()
+        assert not result.violation, report(result)
+        counts += result.counts
+    wanted = {"confirmed": 200, "tables obeyed": 4, "placed": 1, "places refused": 1}
+    short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
 
 
 @pytest.mark.deep
