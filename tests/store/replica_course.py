@@ -370,11 +370,7 @@ class ReplicaCourse(Course):
         self.wait(lambda: self.members() == {self.a.id, self.b.id, self.c.id})
 
     def wait(self, is_so: Callable[[], bool]) -> None:
-        for _ in range(IDLE_MAX):
-            if is_so():
-                return
-            self.world.go_on()
-        raise HangsError("what should come does not")
+        wait_in(self.world, is_so)
 
     def members(self) -> frozenset[str]:
         return self.b.at_work._book.read().record.members
@@ -462,10 +458,8 @@ class ReplicaCourse(Course):
             self.wait(lambda: all(map(self.has_all, there)))
 
     def has_all(self, member: CopyCandidate) -> bool:
-        """Whether its copy has all that was confirmed. Segments that nobody needs may be there or not."""
-        there = content(member.store)
-        kept = self.a.kept | self.b.kept
-        return all(there.get(name, b"")[: len(data)] == data for name, data in kept.items())
+        """Whether its copy has all that was confirmed."""
+        return has_all(member, self.a.kept | self.b.kept)
 
 
 class ShrinkCourse(ReplicaCourse):
@@ -524,6 +518,58 @@ class JoinCourse(ReplicaCourse):
         self.world.cut.add(self.c.name)
         super().succeed()
         self.world.cut.discard(self.c.name)
+
+
+def stop_and_start(stops: tuple[str, ...], starts: tuple[str, ...]) -> None:
+    """All members are killed in that order and started in the other one; those that are left write meanwhile. Raises
+    what shows that something that was confirmed is lost."""
+    world = World()
+    at_work = {name: CopyCandidate(world, name) for name in NAMES}
+    kept: dict[str, bytes] = {}
+    master = at_work[NAMES[0]]
+
+    def over() -> None:
+        for session in set(world.ensemble.owners.values()):
+            world.ensemble.expire(session)
+
+    def writes() -> None:
+        nonlocal master
+        if at_work.get(master.name) is not master:
+            over()
+            may = [each for each in at_work.values() if not each.at_work.why_not()]
+            master = may[0]
+            master.become_master()
+        master.write(len(master.kept) + 1, 1)
+        kept.update(master.kept)
+
+    master.become_master()
+    wait_in(world, lambda: len(master.at_work._book.read().record.members) == len(NAMES))
+    writes()
+    for name in stops:
+        del at_work[name]
+        world.power_cut(name)
+        if len(at_work) >= 2:
+            writes()
+    for name in starts:
+        at_work[name] = CopyCandidate(world, name)
+        if len(at_work) >= 2:
+            writes()
+    for member in at_work.values():
+        wait_in(world, lambda member=member: has_all(member, kept))
+
+
+def wait_in(world: World, is_so: Callable[[], bool]) -> None:
+    for _ in range(IDLE_MAX):
+        if is_so():
+            return
+        world.go_on()
+    raise HangsError("what should come does not")
+
+
+def has_all(member: CopyCandidate, kept: Mapping[str, bytes]) -> bool:
+    """Whether its copy has all of that. Segments that nobody needs may be there or not."""
+    there = content(member.store)
+    return all(there.get(name, b"")[: len(data)] == data for name, data in kept.items())
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ the adapter on purpose: each is seen by a fault of the table."""
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from amq.core.errors import AmqError
@@ -13,11 +15,13 @@ from tests.fault_course import Violation
 from tests.store.replica_course import (
     FAULTS,
     NAMED,
+    NAMES,
     HangsError,
     JoinCourse,
     ReplicaCourse,
     ShrinkCourse,
     histories,
+    stop_and_start,
 )
 
 COURSES = {"": ReplicaCourse, "joins ": JoinCourse, "alone ": ShrinkCourse}
@@ -78,3 +82,10 @@ def test_a_fault_at_any_call_costs_nothing_that_was_confirmed(name: str) -> None
 def test_a_hole_in_the_adapter_is_seen(hole: mutant.Mutant) -> None:
     with hole.applied(), pytest.raises((Violation, HangsError, AmqError)):
         played(hole.seen_by)
+
+
+@pytest.mark.parametrize("stops", list(permutations(NAMES)), ids=",".join)
+def test_all_stop_and_start_in_any_order(stops: tuple[str, ...]) -> None:
+    """Those that are left write meanwhile, as long as they are enough, and so do the first that are back."""
+    for starts in permutations(NAMES):
+        stop_and_start(stops, starts)

@@ -66,7 +66,7 @@ def split(position: int) -> tuple[int, int]:
 
 @contextmanager
 def _room(path: str) -> Iterator[None]:
-    """What fails here has changed nothing that counts: a disk that is only full is no end of the copy."""
+    """A call that fails here has changed nothing that counts: a disk that is only full is no end of the copy."""
     try:
         yield
     except OSError as error:
