@@ -73,6 +73,7 @@ PAUSED_MAX = 10_000
 RARE: Final = (
     *("topics.arrived", "topics.handed_out", "redelivery.timers", "scheduler.timers", "wildcards.joining"),
     *("pulling.withdrawn", "pulling.timers", "readying.under_way", "limits.waiting", "limits.overfull", "outbox.busy"),
+    "viewing.looked",
 )
 _NOTHING: Final[frozenset[str]] = frozenset()
 
@@ -518,8 +519,6 @@ class Broker(Core):
     def dispatch(self) -> None:
         """Deliver what can be delivered. Once a turn."""
         now_ms = self.clock.wall_ms()
-        viewing = self.viewing
-        viewing.before, viewing.now, viewing.spent = viewing.now, 0, 0.0
         self.selecting.left = TURN_STEPS
         wildcards, taken_bytes = self.wildcards, self.memory.taken_bytes
         is_rare = any(self._rare) or self.pager.waits or self.two_phase.has_work or wildcards.woken
@@ -548,6 +547,8 @@ class Broker(Core):
     def _begin_turn(self, now_ms: int) -> int:
         """Some of the rare work is there, before queues are dispatched. Returns the bytes of memory that were taken
         when readers of the disk had been asked."""
+        if self.viewing.looked:
+            self.viewing.turn()
         if self._effect is not None:
             self._go_on(self._effect)
         if self.pager.waits:

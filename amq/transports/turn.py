@@ -85,9 +85,10 @@ class Turn:
         more = batch.consumed or batch.records or batch.confirms or journal.open is not batch
         if more and journal.flush() and self._unasked is None:
             self._wait_unasked(journal)
-        for timers in (broker.redelivery, broker.scheduler, broker.pulling):
-            if timers.timers and (due_s := timers.due_s) is not None:
-                self._wake_at(due_s, broker.clock.monotonic())
+        if broker.redelivery.timers or broker.scheduler.timers or broker.pulling.timers:
+            for timers in (broker.redelivery, broker.scheduler, broker.pulling):
+                if timers.timers and (due_s := timers.due_s) is not None:
+                    self._wake_at(due_s, broker.clock.monotonic())
         while unsent:
             unsent.popitem()[0].send_out()
 

@@ -523,7 +523,7 @@ class Queue:
         self.resident_bytes += cost_bytes
         if first.expires_ms:
             self.expiring += count
-        self.messages.update([(message.seq, message) for message in messages])
+        self.messages.update({message.seq: message for message in messages})
         level = self.levels[first.priority]
         if self.selection is None and (level[-1].seq < first.seq if level else level is not _NO_MESSAGES):
             level.extend(messages)
@@ -581,19 +581,19 @@ class Queue:
     def remove_all(self, messages: list[Message]) -> int:
         """`remove` for each of these. Returns the sum of their `cost`."""
         rows, redelivered = self.messages, self.redelivered
-        stored_bytes = taken_bytes = expiring = 0
+        stored_bytes = taken_bytes = 0
         for message in messages:
             size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             del rows[message.seq]
             taken_bytes += size
             stored_bytes += message.size if message.segment is not None else size
-            if message.expires_ms:
-                expiring += 1
-            if redelivered:
+        if redelivered:
+            for message in messages:
                 redelivered.pop(message.seq, None)
         self.stored_bytes -= stored_bytes
         self.resident_bytes -= taken_bytes
-        self.expiring -= expiring
+        if self.expiring:
+            self.expiring -= sum([1 for message in messages if message.expires_ms])
         self.acknowledged += len(messages)
         return taken_bytes
 
@@ -844,14 +844,13 @@ class Queue:
             if count > 1 and count != len({each.peer for each in consumers}):
                 return
             messages = [*islice(level, rounds * count)]
+            if self.expiring and any(message.expires_ms for message in messages):
+                return
+            if redelivered and any(message.seq in redelivered for message in messages):
+                return
             for message in messages:
-                properties = message.properties
-                if (
-                    message.expires_ms
-                    or (properties is not None and GROUP_ID in properties and self.chooses)
-                    or len(message.body) > RUN_BODY_BYTES_MAX
-                    or (redelivered and message.seq in redelivered)
-                ):
+                properties, body = message.properties, message.body
+                if len(body) > RUN_BODY_BYTES_MAX or (properties and GROUP_ID in properties and self.chooses):
                     return
             if len(messages) == len(level):
                 level.clear()
@@ -865,7 +864,7 @@ class Queue:
                 if subscription.auto:
                     owner.consumed_all(self, share)
                 else:
-                    subscription.unacked.update([(message.seq, message) for message in share])
+                    subscription.unacked.update({message.seq: message for message in share})
             for subscription, share in zip(consumers, shares, strict=True):
                 subscription.peer.deliver_all(subscription, share)
 

@@ -472,20 +472,31 @@ class State(ServingFold[Segment]):
 
     def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment | None = None) -> None:
         """`remove` for each of `messages`, as a record in the segment `said_in` says, if there is one."""
-        taken_bytes, is_shared, seen = queue.remove_all(messages), False, said_in
+        taken_bytes, is_shared = queue.remove_all(messages), False
+        segment: Segment | object | None = None  # of the messages before this one
+        alone: Segment | None = None  # that segment, if no messages have a record of it in common,
+        left = left_bytes = 0  # and what has left it
         for message in messages:
             if message.shared is not None:
                 is_shared = True
-            segment = message.segment
-            if isinstance(segment, Segment):
-                if segment is not seen and said_in is not None and segment is not said_in:
-                    seen = segment
-                    said_in.refers.add(segment.code)
-                if segment.shared:
-                    segment.leave(message.offset, message.size)
-                else:
-                    segment.live -= 1
-                    segment.live_bytes -= message.size
+            if message.segment is not segment:
+                if alone is not None:
+                    alone.live -= left
+                    alone.live_bytes -= left_bytes
+                    left = left_bytes = 0
+                segment, alone = message.segment, None
+                if isinstance(segment, Segment):
+                    if said_in is not None and segment is not said_in:
+                        said_in.refers.add(segment.code)
+                    alone = None if segment.shared else segment
+            if alone is not None:
+                left += 1
+                left_bytes += message.size
+            elif isinstance(segment, Segment):
+                segment.leave(message.offset, message.size)
+        if alone is not None:
+            alone.live -= left
+            alone.live_bytes -= left_bytes
         if is_shared:
             self.memory.free_all(messages)
         else:
