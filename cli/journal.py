@@ -75,7 +75,7 @@ def check(store: str, as_json: bool) -> None:
             raise click.exceptions.Exit(exits.STORE) from error
         raise
     checkpoints = examine_checkpoints(found.log, BrokerConfig(store=store), sealing)
-    inspection, _ = look(store)
+    inspection, _ = look(store, is_checked=True)
     check_against(checkpoints, inspection)
     strangers = foreign_files(found.log)
     if as_json:

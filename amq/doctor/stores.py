@@ -10,6 +10,7 @@ from amq.core.errors import StoreError
 from amq.doctor import examine as directory
 from amq.doctor.copy import judge_copy
 from amq.doctor.examine import Outside
+from amq.doctor.filesystems import ALONE_TOPIC
 from amq.doctor.finding import Examination, Finding, Level, unfit
 from amq.store.name import REPLICA, SMALL, is_coordinator, is_directory
 from amq.store.open import locker_of, open_store
@@ -40,8 +41,8 @@ def _examine_copy(store: str, doors: Outside | None, quick: bool) -> Examination
     """Of a member of a replicated store: the directory of its copy, and the coordinator."""
     url = ReplicaUrl.parse(store)
     if quick:
-        return _with_locker(directory.examine_quickly(url.directory, doors), url.coordinator, True)
-    report = directory.examine(url.directory, (), doors)
+        return _with_locker(_unshared(directory.examine_quickly(url.directory, doors)), url.coordinator, True)
+    report = _unshared(directory.examine(url.directory, (), doors))
     try:
         report = _with_locker(report, url.coordinator, False)
         report.findings += judge_copy(url.directory, store_status(open_store(store)))
@@ -49,6 +50,12 @@ def _examine_copy(store: str, doors: Outside | None, quick: bool) -> Examination
         why = "without it no member becomes master, and a master ends within two lockKeepAlivePeriods"
         text = f"does not answer: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         report.findings.append(unfit("coordinator", text, why, "start it, or mend the way to it"))
+    return report
+
+
+def _unshared(report: Examination) -> Examination:
+    """`report` of a directory that no other host is to see."""
+    report.findings = [each for each in report.findings if each.topic != ALONE_TOPIC]
     return report
 
 

@@ -21,7 +21,9 @@ from amq.console.link import Seen
 from amq.console.metrics import broker_text
 from amq.core.errors import StoreError
 from amq.doctor.copy import judge_copy
+from amq.doctor.filesystems import ALONE_TOPIC
 from amq.doctor.finding import Level
+from amq.doctor.stores import examine_quickly
 from amq.journal.format import HEADER_BYTES
 from amq.store.copies import CopiesNow, CopyNow, CopyState
 from amq.store.epoch import Epoch
@@ -268,6 +270,9 @@ def test_the_doctor_looks_at_the_copy_of_this_member(group: GroupOfCopies) -> No
     assert told(None, StoreCopies(ids, 2, [a.id]))[0] == (Level.WARNING, f"{b.id} does not run")
     assert [level for level, _ in told(ALL)] == [Level.WARNING, Level.WARNING, Level.NOTE]
     assert judge_copy(str(group.root), status(level, known))[0].found == "none yet"
+    (small := group.root / "small").mkdir()
+    found = examine_quickly(f"replica://{group.root}?group=g&coordinator=file://{small}").findings
+    assert [each.topic for each in found].count(ALONE_TOPIC) == 1, "the coordinator is shared, and the copy is not"
 
 
 # -- one copy alone ----------------------------------------------------------------------------------------------------
@@ -279,7 +284,7 @@ def test_tools_say_that_a_directory_is_one_copy_and_what_would_change_it_is_refu
     until(lambda: the(b, a).lag_bytes == 0, "it has all")
     assert copy_in(b.directory) == b.id
     answer = CliRunner().invoke(main, ["journal", "check", "--store", b.directory])
-    assert f"is one copy of a replicated store, {b.id}: not the whole truth alone" in answer.stderr
+    assert answer.stderr.count(f"is one copy of a replicated store, {b.id}: not the whole truth alone") == 1
     assert "00000001-00000001.seg" in answer.stdout
     assert "epochs/ is missing" not in answer.output
     before = Path(b.directory, "copy.json").read_bytes()
