@@ -164,8 +164,8 @@ def clients() -> list[KazooClient]:
     return [each for each in gc.get_objects() if isinstance(each, KazooClient)]
 
 
-def wait_until(is_so: object, what: str) -> None:
-    """Until `is_so()`, which may fail with an OSError meanwhile."""
+def wait_until(is_so: object, what: str, every_s: float = 0.05) -> None:
+    """Until `is_so()`, which may fail with an OSError meanwhile. `every_s`: more where it takes long itself."""
     assert callable(is_so)
     until = time.monotonic() + DEADLINE_S
     while True:
@@ -175,4 +175,4 @@ def wait_until(is_so: object, what: str) -> None:
         except OSError as error:
             what = f"{what}: {error}"[:2000]
         assert time.monotonic() < until, what
-        time.sleep(0.05)
+        time.sleep(every_s)

@@ -1,13 +1,13 @@
 """Partitions of a replicated store: three hosts, each a network namespace with a broker and a server of etcd, and a
 bridge between them. The test run sees nothing of it, and needs no right but to make namespaces.
 
-    python -m tests.quorum.partitions DIR [--turns 50] [--seed N] [--shapes FIRST,SECOND] [--longest 12]
+    python -m tests.quorum.partitions DIR [--turns 50] [--seed N] [--shapes FIRST,SECOND | --kills] [--longest 12]
 
-Each turn cuts the network in one of `SHAPES`, waits until those that still are a majority confirm, and as long as is
-drawn, at most `--longest` seconds; heals it, and waits until all three copies count. Three clients, one at each member,
-send all the time. Checked: a member that is cut off from the others confirms nothing that is sent to it after the cut;
-no two members confirm in turns; at the end all that was confirmed is there, once and in order. Prints a line for each
-turn, and then the figures, as JSON.
+Each turn cuts the network in one of `SHAPES`, or kills brokers (`KILLS`), waits until those that still are a majority
+confirm, and as long as is drawn, at most `--longest` seconds; heals it, and waits until all three copies count. Three
+clients, one at each member, send all the time. Checked: a member that is cut off from the others confirms nothing that
+is sent to it after the cut; no two members confirm in turns; at the end all that was confirmed is there, once and in
+order. Prints a line for each turn, and then the figures, as JSON.
 """
 
 from __future__ import annotations
@@ -239,11 +239,13 @@ def check_kept(clients: Sequence[Client], bodies: Sequence[bytes]) -> int:
 @dataclass(frozen=True)
 class Shape:
     """A cut. Members are the `master`, and the others `s` and `o`: letters in `ways` say from whom to whom. `mute` =
-    those that most copies do not hear, or that hear none of them."""
+    those that most copies do not hear, or that hear none of them. Brokers that are `killed` start again when the
+    network is healed."""
 
     ways: str = ""
     mute: str = ""
     unplugged: str = ""
+    killed: str = ""
 
 
 SHAPES = {
@@ -262,25 +264,32 @@ SHAPES = {
     "slaves apart": Shape("so os"),
     "flapping": Shape(),
 }
+KILLS = {
+    "the master killed": Shape(mute="m", killed="m"),
+    "a slave killed": Shape(mute="s", killed="s"),
+    "all killed": Shape(mute="mso", killed="mso"),
+}
 
 
 class Partitions:
     """Three members on `network`, whose copies all count, and a client at each."""
 
-    def __init__(self, network: Network, book: GroupBook, random: Random) -> None:
-        self.network, self.book, self.random = network, book, random
+    def __init__(self, network: Network, brokers: Sequence[Broker], book: GroupBook, random: Random) -> None:
+        self.network, self.brokers, self.book, self.random = network, brokers, book, random
         self.clients = [Client(number) for number in range(len(NAMES))]
         self.longest_s = 0.0
         self.takeovers = 0
 
     def turn(self, name: str, longest_s: float) -> dict[str, Any]:
         """Raises Violation."""
-        epoch, shape = self.epoch, SHAPES[name]
+        epoch, shape = self.epoch, (SHAPES | KILLS)[name]
         members = self.roles()
         mute = {members[letter] for letter in shape.mute}
         for letter in shape.unplugged:
             self.network.unplug(members[letter])
         self.network.cut({(members[one], members[other]) for one, other in shape.ways.split()})
+        for letter in shape.killed:
+            self.brokers[members[letter]].kill()
         cut_at = time.monotonic()
         if name == "flapping":
             self._flap()
@@ -294,6 +303,8 @@ class Partitions:
             late = [each for each in list(self.clients[number].confirmed) if each.sent_at > cut_at]
             if late:
                 raise Violation(f"{name}: {NAMES[number]} confirmed {late}")
+        for letter in shape.killed:
+            self.brokers[members[letter]].start()
         self.network.heal()
         healed_at = time.monotonic()
         wait_until(lambda: len(self.book.read().record.members) == len(NAMES), "all copies count")
@@ -369,7 +380,7 @@ def three_hosts(directory: Path, random: Random) -> Iterator[Partitions]:
         epochs = open_store(str(brokers[0].store)).epochs
         assert isinstance(epochs, LinkedEpochs)
         book = epochs._book
-        found = Partitions(network, book, random)
+        found = Partitions(network, brokers, book, random)
         for client in found.clients:
             client.start()
         try:
@@ -424,9 +435,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=50)
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 32))
     parser.add_argument("--shapes", default=",".join(SHAPES), help="names of cuts, separated by commas")
+    parser.add_argument("--kills", action="store_true", help="kill brokers instead")
     parser.add_argument("--longest", type=float, default=12.0, help="seconds; from 10 on members miss each other")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.kills:
+        options.shapes = ",".join(KILLS)
     if not options.inside:
         words = [f"--{name}={getattr(options, name)}" for name in ("turns", "seed", "shapes", "longest")]
         sys.exit(subprocess.run(command(options.directory, *words), check=False).returncode)

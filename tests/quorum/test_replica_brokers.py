@@ -138,7 +138,12 @@ def test_what_any_store_does(tmp_path: Path) -> None:
     """Hand-over to hot slaves, a master that hangs, failback, a stop that forbids failover, what people see of the
     copies, and a backup from the copy of a slave, restored to another group."""
     (tmp_path / "small").mkdir()
-    options = {"lockKeepAlivePeriod": "10s", "hungMasterTimeout": "15s", "failbackDelay": "1s"}
+    options = {
+        "lockKeepAlivePeriod": "10s",
+        "hungMasterTimeout": "11s",
+        "failbackDelay": "1s",
+        "lockAcquireSleepInterval": "1s",
+    }
     with three(tmp_path, f"file://{tmp_path}/small", **options) as (brokers, book):
         a, b, c = brokers
         store, sent = str(a.store), 0
@@ -158,7 +163,7 @@ def test_what_any_store_does(tmp_path: Path) -> None:
             broker.wait_ready()
             run("handover", "--to", broker.name, store=store)
             serves(broker)
-        wait_until(lambda: levels(store) == ["level"] * 3, "the master says that all copies are level")
+        wait_until(lambda: levels(store) == ["level"] * 3, "the master says that all copies are level", every_s=1.0)
         assert run("status", store=store).count(" is level\n") == 3
         c.freeze()
         wait_for_epoch(book, 4)
@@ -175,7 +180,9 @@ def test_what_any_store_does(tmp_path: Path) -> None:
         run("handover", "--to", "a", store=store)
         serves(a)
         wait_until(
-            lambda: all(each["lag_bytes"] == 0 for each in copies(store) if each["id"].startswith("b-")), "b has all"
+            lambda: all(each["lag_bytes"] == 0 for each in copies(store) if each["id"].startswith("b-")),
+            "b has all",
+            every_s=1.0,
         )
         backup = tmp_path / "backup.jsonl"
         run("journal", "export", "--output", str(backup), store=str(b.store))
