@@ -28,7 +28,7 @@ from typing import Any
 
 from amq.cli import exits
 from tests.cli.amq_process import amq
-from tests.cluster.nodes import Nodes, each_as_it_should_be
+from tests.cluster.nodes import Nodes, all_served, each_as_it_should_be
 from tests.patience import DEADLINE_S
 from tests.traffic import QUEUE, Producer, connect_any, drain
 
@@ -120,7 +120,7 @@ class MovesAndKills:
         self._stores += 1
         name, home = f"s{self._stores}", self._home
         self._amq("add-store", name)
-        self._nodes.until(each_as_it_should_be)
+        self._nodes.until(all_served)
         self._move(name)
         began = time.monotonic()
         self._begin("remove-store", name, "--to", home)
@@ -154,7 +154,7 @@ class MovesAndKills:
                 known, until = far, time.monotonic() + DEADLINE_S
             assert time.monotonic() < until, f"{found}\n{self._nodes.logs()}"
             time.sleep(0.1)
-        self._nodes.until(each_as_it_should_be)
+        self._nodes.until(all_served)
 
     def _moves(self) -> dict[str, Any]:
         done = amq("cluster", "moves", "--cluster", self._nodes.cluster, "--json")

@@ -166,5 +166,11 @@ def each_as_it_should_be(found: dict[str, Any]) -> bool:
     return all(store["master"] == store["preferred"] is not None for store in found["stores"])
 
 
+def all_served(found: dict[str, Any]) -> bool:
+    """Has each store a master? After many kills it may take minutes until that is the one that should be: the brakes
+    against a store that goes to and fro hold it back."""
+    return all(store["master"] for store in found["stores"])
+
+
 def served_by(*names: str) -> Callable[[dict[str, Any]], bool]:
     return lambda found: {store["master"] for store in found["stores"]} == set(names)

@@ -29,7 +29,7 @@ from typing import Final
 import amq
 from amq.client import CommitOutcomeUnknownError, Connection, Session, TransactionRolledBackError
 from amq.core.errors import AmqError
-from tests.cluster.nodes import Nodes, each_as_it_should_be
+from tests.cluster.nodes import Nodes, all_served, each_as_it_should_be
 from tests.patience import DEADLINE_S
 
 STORES: Final = ("s1", "s2", "s3")  # the first one decides
@@ -216,35 +216,36 @@ class SpanningKills:
         return applications
 
     def _turn(self, applications: Sequence[Application], what: str) -> None:
-        self._nodes.until(lambda found: all(store["master"] for store in found["stores"]))
+        self._nodes.until(all_served)
         threading.Event().wait(self._random.random() / 10)  # any moment of a transaction
-        began_s = time.monotonic()
-        self._kill(what)
+        began_s = self._kill(what)
         self.figures.kills[what] += 1
-        counts = [each.count for each in applications]
         self._until(applications, lambda: all(each.ended_s > began_s for each in applications))
-        for each, count in zip(applications, counts, strict=True):
-            del count
+        for each in applications:
             key = what, each.kind
             self.figures.longest_s[key] = max(self.figures.longest_s.get(key, 0.0), each.ended_s - began_s)
         self._go_on(applications)
-        self._nodes.until(each_as_it_should_be)
         self.figures.turns += 1
 
-    def _kill(self, what: str) -> None:
+    def _kill(self, what: str) -> float:
+        """Returns when, monotonic."""
         nodes, name = self._nodes, self._random.choice("ab")
         if what == "a node":
+            began_s = time.monotonic()
             nodes.nodes[name].kill()
             nodes.nodes[name].start()
-            return
-        masters = {store["store"]: store["master"] for store in nodes.status()["stores"]}
+            return began_s
         store = STORES[0] if what == "the decider" else self._random.choice(STORES[1:])
-        node = nodes.nodes[masters.get(store) or name]
-        victims = nodes.nodes[name].gateways if what == "a gateway" else node.members_of(store)
-        assert victims, f"{what} does not run"
+        victims: list[int] = []
+        while not victims:  # one that ended a moment ago is about to start again
+            masters = {each["store"]: each["master"] for each in nodes.until(all_served)["stores"]}
+            node = nodes.nodes[masters[store]]
+            victims = nodes.nodes[name].gateways if what == "a gateway" else node.members_of(store)
+        began_s = time.monotonic()
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return began_s
 
     def _go_on(self, applications: Sequence[Application]) -> None:
         wanted = [each.count + EACH for each in applications]
