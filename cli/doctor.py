@@ -26,6 +26,7 @@ _EPILOG = examples(
     "amq doctor /mnt/shared/amq --quick --json | jq -r .verdict",
     "amq doctor --cluster /mnt/shared/cluster",
     "amq doctor postgresql://db.example.com/amq",
+    "amq doctor 'replica:///var/lib/amq?group=fish&coordinator=etcd://x,y,z'",
     "amq doctor --tls 'failover:(stomp+ssl://a:61614,stomp+ssl://b:61614)?trust=/etc/app/ca.pem'",
 )
 

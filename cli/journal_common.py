@@ -24,7 +24,7 @@ store_option = click.option(
     metavar="DIR|URL",
     required=True,
     envvar="AMQ_STORE",
-    help="Store: directory, or URL of a database; or $AMQ_STORE.",
+    help="Store: directory, or URL of a database or of one member's copy (replica://…); or $AMQ_STORE.",
 )
 options_option = click.option(
     "-o",

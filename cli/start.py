@@ -29,6 +29,7 @@ _EPILOG = examples(
     "amq start /etc/amq/amq.toml",
     "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
     "amq start --store 'postgresql://amq@db/amq?sslmode=verify-full' --name a",
+    "amq start --store 'replica:///var/lib/amq?group=fish&coordinator=etcd://x,y,z&listen=a:61620' --name a",
     "AMQ_STORE=/mnt/shared/amq amq start",
     "amq start --cluster /mnt/shared/cluster --name a --transport auto://0.0.0.0:61616",
     "amq start --cluster /mnt/shared/cluster --name c --scale-down s3 --scale-down-to s1",
@@ -42,7 +43,8 @@ _EPILOG = examples(
 @click.option(
     "--store",
     metavar="DIR|URL",
-    help="Store directory on the shared file system, or the URL of a database; the same for all brokers.",
+    help="Store directory on the shared file system, or the URL of a database: the same for all brokers. Or "
+    "replica:///DIR?…, where each broker keeps a copy in its own directory.",
 )
 @click.option(
     "--cluster",
