@@ -41,7 +41,7 @@ FEATURES = {
     "properties, selectors": r"properties|selecti(on|ng)",
     "topics, retained messages": r"\.shared\b|retention|recovery",
     "transactions": r"transaction|two_phase|prepared",
-    "redelivery, schedules": r"redeliver|schedul|timers",
+    "redelivery, schedules": r"redeliver|schedule|scheduling|timers",
     "diverts, rings, quotas": r"divert|fires|drops_above|limit_bytes|throttle|at_limit",
     "memory and paging": r"taken_bytes|resident_bytes|backlogs|pager",
     "large bodies": r"envelope|BODY_BYTES_MAX|Large|is_large|_slices|in_slices|is_full|behind_bytes",
