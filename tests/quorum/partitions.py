@@ -279,6 +279,8 @@ class Partitions:
         self.clients = [Client(number) for number in range(len(NAMES))]
         self.longest_s = 0.0
         self.takeovers = 0
+        self.revived = 0  # brokers that ended by themselves, and were started again as a service manager does
+        self._killed: set[int] = set()
 
     def turn(self, name: str, longest_s: float) -> dict[str, Any]:
         """Raises Violation."""
@@ -288,8 +290,9 @@ class Partitions:
         for letter in shape.unplugged:
             self.network.unplug(members[letter])
         self.network.cut({(members[one], members[other]) for one, other in shape.ways.split()})
-        for letter in shape.killed:
-            self.brokers[members[letter]].kill()
+        self._killed = {members[letter] for letter in shape.killed}
+        for number in self._killed:
+            self.brokers[number].kill()
         cut_at = time.monotonic()
         if name == "flapping":
             self._flap()
@@ -303,17 +306,21 @@ class Partitions:
             late = [each for each in list(self.clients[number].confirmed) if each.sent_at > cut_at]
             if late:
                 raise Violation(f"{name}: {NAMES[number]} confirmed {late}")
-        for letter in shape.killed:
-            self.brokers[members[letter]].start()
+        self._killed.clear()
+        self._revive()
         self.network.heal()
         healed_at = time.monotonic()
-        wait_until(lambda: len(self.book.read().record.members) == len(NAMES), "all copies count")
+        wait_until(self._all_count, "all copies count")
         wait_until(lambda: self._newly(healed_at, set()) >= ENOUGH, f"{name}: the master confirms when all is healed")
         paused_s = self._pause(cut_at, healed_at)
         self.longest_s = max(self.longest_s, paused_s)
         self.takeovers += self.epoch - epoch
         cut_s = round(healed_at - cut_at, 1)
         return {"shape": name, "cut_s": cut_s, "pause_s": round(paused_s, 2), "takeovers": self.epoch - epoch}
+
+    def _all_count(self) -> bool:
+        self._revive()
+        return len(self.book.read().record.members) == len(NAMES)
 
     @property
     def epoch(self) -> int:
@@ -341,8 +348,15 @@ class Partitions:
             until = time.monotonic() + self.random.uniform(0.1, 1.0)
             wait_until(lambda until=until: time.monotonic() > until, "this flap is over")
 
+    def _revive(self) -> None:
+        for number, broker in enumerate(self.brokers):
+            if not broker.alive and number not in self._killed:
+                self.revived += broker.said("stopped") != []
+                broker.start()
+
     def _newly(self, after: float, mute: set[int]) -> int:
         """How many messages were confirmed that were sent after that moment."""
+        self._revive()
         return sum(
             each.sent_at > after
             for client in self.clients
@@ -413,6 +427,7 @@ def run(directory: Path, turns: int, seed: int, shapes: Sequence[str], longest_s
             "confirmed": check_kept(world.clients, bodies),
             "takeovers": world.takeovers,
             "masterships that confirmed": check_turns(world.clients),
+            "started again": world.revived,
             "longest_pause_s": round(world.longest_s, 2),
         }
         sys.stdout.write(json.dumps(figures) + "\n")
