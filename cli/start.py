@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from functools import partial
 
 import click
@@ -18,12 +19,14 @@ from amq.cli.scale_down import scale_down_options
 from amq.cluster.directory import GATEWAYS_MAX, WEIGHT_MAX
 from amq.cluster.scaling import ScaleDown
 from amq.config import BrokerConfig, load
-from amq.core.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError, StoreError
 from amq.node import process
 from amq.node.service import Readers, Service, Source
+from amq.store.presence import NameInUseError
 from amq.transports.places import FILES_MIN, files_warning
 
 _log = structlog.get_logger("amq.process")
+_MAY_PASS = (StoreError.code, NameInUseError.code)  # the second: of the own session, at a coordinator
 _EPILOG = examples(
     "amq start --store /mnt/shared/amq --name a --transport stomp://0.0.0.0:61613",
     "amq start /etc/amq/amq.toml",
@@ -186,6 +189,12 @@ def start(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(service.until_stopped(leash))
     if failure is not None:
+        if failure.code in _MAY_PASS and process.is_replacement():
+            _log.warning(
+                "the store cannot be used yet: starting anew", reason=exits.told(failure), pause_s=process.AGAIN_S
+            )
+            time.sleep(process.AGAIN_S)  # SIGTERM ends it
+            process.replace_process()
         code = exits.exit_code(failure)
         _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)
         raise click.exceptions.Exit(code)

@@ -22,6 +22,8 @@ from amq.transports.places import files_limit
 # Measured: with the default 5 ms the journal thread waits that long for the GIL after each sync: 30 % less throughput.
 SWITCH_INTERVAL_S = 0.0002
 GC_THRESHOLDS = (100_000, 50, 100)  # queues hold many long-lived objects: look at them seldom
+REPLACEMENT = "_AMQ_REPLACEMENT"  # in the environment of a process that another one of this broker has become
+AGAIN_S = 2.0  # until such a process becomes another one, where the store cannot be used yet
 INTERNAL = 70  # exit code, as `amq.cli.exits` has it
 VITAL_THREADS = frozenset(("amq-journal", "amq-lease", "amq-lookout", "amq-watchdog"))
 _log = structlog.get_logger("amq.process")
@@ -90,7 +92,14 @@ def replace_process() -> None:
 
     A broker whose thread hangs in the store escapes this way: it closes every descriptor and so every lock.
     """
+    os.environ[REPLACEMENT] = "1"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def is_replacement() -> bool:
+    """Has this process replaced itself? Its broker has used the store before: where the store cannot be used now, that
+    may pass, and nobody needs to start the broker again."""
+    return REPLACEMENT in os.environ
 
 
 def notify(state: str) -> None:

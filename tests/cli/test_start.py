@@ -25,6 +25,7 @@ from amq.config.schema import BrokerConfig
 from amq.node import process
 from tests.cluster.ground import FAULTY
 from tests.patience import DEADLINE_S
+from tests.ports import free_port
 from tests.processes import LEASH
 
 pytestmark = pytest.mark.deep
@@ -386,6 +387,36 @@ def test_the_process_replaces_itself(tmp_path: Path) -> None:
     assert first == second
     assert first.endswith("a b c")
     assert int(descriptors) <= 4
+
+
+def test_a_process_that_has_replaced_itself_waits_for_the_store(tmp_path: Path) -> None:
+    """A fresh one does not: a person has just started it, and hears what is wrong."""
+    store = tmp_path / "store"
+    store.write_text("")
+    words = [
+        sys.executable,
+        "-m",
+        "amq",
+        "start",
+        "--store",
+        str(store),
+        "--transport",
+        f"stomp://127.0.0.1:{free_port()}",
+    ]
+    variables = {**os.environ, process.REPLACEMENT: "1"}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=variables) as broker:
+        try:
+            assert broker.stderr is not None
+            events = (json.loads(line) for line in broker.stderr)
+            first = next(each for each in events if each["level"] == "warning" and "starting anew" in each["event"])
+            assert "cannot be used" in first["reason"]
+            store.unlink()
+            store.mkdir()
+            next(each for each in events if each.get("role") == "master")
+            broker.terminate()
+            assert broker.wait(DEADLINE_S) == 0
+        finally:
+            broker.kill()
 
 
 def test_a_thread_that_fails_ends_the_process() -> None:
