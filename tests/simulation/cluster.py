@@ -271,14 +271,16 @@ class ClusterWorld(World):
         self.stores = [StoreWorld(self, i, rng) for i in range(count + 1)]  # the last one is added later, perhaps
         self.mount = self.stores[0].mount
         self.gateways = self._make_gateways(rng)
-        self.carriers = [Carrier(self, node) for node in self.nodes] if MOVES in self.features else []
+        self.carriers = []
+        if {MOVES, IN_DATABASE} & {*self.features}:  # operators of a database have rivals, and leave steps behind
+            self.carriers = [Carrier(self, node) for node in self.nodes]
         self._make_applications(rng)
         for name in self.features:
             if name not in (NAME, MOVES, ROLLING, IN_DATABASE):
                 add_feature(self, name)
         dice = Random(rng.getrandbits(64))
         self.faults = schedule(dice, self.period_s, count, focus) if faults is None else faults
-        if self.carriers:
+        if MOVES in self.features:
             self.oracle.carries = True
             if faults is None:
                 self.faults = moving_schedule(self.faults, Random(f"moves of {seed}"), self.faults_s)
@@ -341,7 +343,7 @@ class ClusterWorld(World):
         first = first.placed("left", "s1").settled().placed("right", "s2").settled()
         first = replace(first, number=1, since=1, before=None)
         self.tables.made[0] = (-1e9, StoreTable(self.tables.newest.locations, first))
-        if self.carriers and not isinstance(self, MovingWorld):
+        if MOVES in self.features and not isinstance(self, MovingWorld):
             made += roaming(Random(f"what roams in {self.seed}"))
         for make in made:
             rng.shuffle(uris)
@@ -518,7 +520,7 @@ class ClusterWorld(World):
             self._operating(),
             ExitStack() as settings,
         ):
-            for owner, name in MOMENTS if self.carriers else ((Homes, "offer"),):
+            for owner, name in MOMENTS if MOVES in self.features else ((Homes, "offer"),):
                 settings.enter_context(self._hooked(owner, name))
             settings.enter_context(in_small_steps())
             if self.versions is not None:

@@ -63,8 +63,16 @@ class Carrier:
             return
         self.process = process = self.machine.spawn(f"carrier-{self.machine.name}")
         self._world.equip(process)
-        directory: Any = self._world.directory(process)
-        process.start("carrier", lambda: carry_on(directory, self._is_moving, list, process.event()))
+        process.start("carrier", lambda: self._carry(process))
+
+    def _carry(self, process: Process) -> None:
+        try:
+            directory: Any = self._world.directory(process)
+        except AmqError as error:
+            self._world.oracle.log(f"{process.name} cannot look: {error}")
+            self._world.scheduler.after(0.0, lambda: self._world.end_process(process))
+            return
+        carry_on(directory, self._is_moving, list, process.event())
 
     def _is_moving(self) -> bool:
         return self._world.tables.seen(self.machine, self._world.scheduler.now).placement.step is not None

@@ -12,6 +12,7 @@ from amq.core.errors import AmqError
 from amq.store.replica import disk
 from tests import mutant
 from tests.fault_course import Violation
+from tests.sampling import sampled
 from tests.store.replica_course import (
     FAULTS,
     NAMED,
@@ -72,13 +73,13 @@ def played(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [*NAMED, *(f"joins {each}" for each in MESSAGES), *(f"alone {each}" for each in RECORDS)]
+    "name", sampled([*NAMED, *(f"joins {each}" for each in MESSAGES), *(f"alone {each}" for each in RECORDS)])
 )
 def test_a_fault_at_any_call_costs_nothing_that_was_confirmed(name: str) -> None:
     assert played(name) > 5
 
 
-@pytest.mark.parametrize("hole", MUTANTS, ids=lambda each: each.what)
+@pytest.mark.parametrize("hole", sampled(MUTANTS), ids=lambda each: each.what)
 def test_a_hole_in_the_adapter_is_seen(hole: mutant.Mutant) -> None:
     with hole.applied(), pytest.raises((Violation, HangsError, AmqError)):
         played(hole.seen_by)
