@@ -328,7 +328,7 @@ class Contender:
         self.candidacy.step(Input.SERVED, self._view())
         self._group.serving(True)
         if self._presence is not None:
-            self._presence.update(Role.MASTER.value, self._facts())
+            self._presence.become(Role.MASTER.value, self._facts())
 
     def _decide(self) -> HandOver | Stop | Wait:
         """Whether the mastership ends now, and how, or until when it goes on."""

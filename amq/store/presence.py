@@ -132,6 +132,12 @@ class Presence:
             self._facts = dict(facts)
         self._write()
 
+    def become(self, role: str, facts: Mapping[str, Any]) -> None:
+        """Say that this broker has that role now, while it works in it. Nothing depends on it: an error is logged,
+        once, and the next call of `state` says it again."""
+        self._role, self._details, self._facts = role, {}, dict(facts)
+        self._try_to_write()
+
     def tell(self, details: Callable[[], dict[str, Any]], now: float) -> bool:
         """Say how far this broker is, where that was not said within `TELL_S` of `now`, monotonic. True where it was
         time. Nothing depends on it: an error is logged, once.
@@ -174,6 +180,9 @@ class Presence:
         if (details, facts) == (self._details, self._facts):
             return
         self._details, self._facts = details, facts
+        self._try_to_write()
+
+    def _try_to_write(self) -> None:
         try:
             self._write()
         except OSError as error:

@@ -69,6 +69,20 @@ def test_a_broker_whose_file_was_removed_is_seen_again(
         Presence.open(FileBoard(SystemVfs(), str(store)), owner("other"))
 
 
+def test_a_master_goes_on_where_it_cannot_say_that_it_is_one() -> None:
+    """The coordinator goes away just after it became master: its lease decides, and not what people read."""
+    coordinator = MemoryCoordinator(Ensemble())
+    board = CoordinatedBoard(coordinator, HOST)
+    presence = Presence.open(board, owner(), facts={"priority": 7})
+    coordinator.away = True
+    presence.become("master", {"priority": 7})
+    coordinator.away = False
+    assert [each.role for each in read_presence(board)] == ["slave"]
+    presence.state({"priority": 7})
+    assert [(each.role, each.priority) for each in read_presence(board)] == [("master", 7)]
+    presence.close()
+
+
 def test_a_broker_whose_own_session_is_not_over_yet_tries_again() -> None:
     """It could not end it, because the coordinator was away: nobody else has its name."""
     ensemble = Ensemble()
