@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from functools import partial
+from typing import NoReturn
 
 import click
 import structlog
@@ -189,16 +190,20 @@ def start(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(service.until_stopped(leash))
     if failure is not None:
-        if failure.code in _MAY_PASS and process.is_replacement():
-            _log.warning(
-                "the store cannot be used yet: starting anew", reason=exits.told(failure), pause_s=process.AGAIN_S
-            )
-            time.sleep(process.AGAIN_S)  # SIGTERM ends it
-            process.replace_process()
-        code = exits.exit_code(failure)
-        _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)
-        raise click.exceptions.Exit(code)
+        _end(failure)
     _log.info("stopped", exit_code=0)
+
+
+def _end(failure: AmqError) -> NoReturn:
+    """End this process with the exit code of `failure`. One that has replaced itself becomes another one instead, where
+    the store may be usable again."""
+    if failure.code in _MAY_PASS and process.is_replacement():
+        _log.warning("the store cannot be used yet: starting anew", reason=exits.told(failure), pause_s=process.AGAIN_S)
+        time.sleep(process.AGAIN_S)  # SIGTERM ends it
+        process.replace_process()
+    code = exits.exit_code(failure)
+    _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)
+    raise click.exceptions.Exit(code)
 
 
 def _too_few(files: int) -> AmqError | None:
