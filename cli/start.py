@@ -195,8 +195,8 @@ def start(
 
 
 def _end(failure: AmqError) -> NoReturn:
-    """End this process with the exit code of `failure`. One that has replaced itself becomes another one instead, where
-    the store may be usable again."""
+    """End this process with the exit code of `failure`. A process that has replaced itself becomes another one instead,
+    where the store may be usable again."""
     if failure.code in _MAY_PASS and process.is_replacement():
         _log.warning("the store cannot be used yet: starting anew", reason=exits.told(failure), pause_s=process.AGAIN_S)
         time.sleep(process.AGAIN_S)  # SIGTERM ends it
