@@ -4,7 +4,7 @@
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of Spark and the master both ways (Java 17)
 #   make examples   programs that lose their broker and go on: examples/failover, cluster, replication
 #   make test    a sample of every area, three minutes; TEST_ARGS=tests/journal narrows it
-#   make test-deep   all other tests, 17 minutes
+#   make test-deep   all other tests, 22 minutes
 #   make test-thorough   more seeds, versions, moments and benchmarks than make test-deep, before a release
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
 #   make lint    ruff, import-linter and mypy; codespell and proselint for the documents
@@ -51,9 +51,9 @@ examples: $(VENV)/.installed
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
-# Compiled tests are kept for the same reason: each worker imports all of them. Two workers more than there are cores:
-# tests wait for processes, and with one more a quarter of the processor stood still.
-WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+# Compiled tests are kept for the same reason: each worker imports all of them. Three workers more than there are cores,
+# for tests wait for processes: 177 s on two cores, 195 to 212 s with two more.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
 PYTEST = @$(BIN)/python -m compileall -q amq cli migrate spark; \
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
