@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container
-from typing import Final
 
 import click
 
@@ -14,9 +13,8 @@ from amq.cli.management import check_complete, limit_option, show, size, some, t
 from amq.cli.options import valued
 from amq.cli.output import duration_text, examples, json_option
 from amq.cli.whole import WholeClient
+from amq.cluster.alarms import GRACE_S
 from amq.management.listing import Row
-
-LATE_S: Final = 30.0  # as that of the alarm OUTBOX_WAITS
 
 
 @click.command(
@@ -32,7 +30,7 @@ LATE_S: Final = 30.0  # as that of the alarm OUTBOX_WAITS
     "--late",
     "late_s",
     type=click.FloatRange(0, 1e9),
-    default=LATE_S,
+    default=GRACE_S,
     help="The command fails where a message has waited for so long.",
 )
 @limit_option

@@ -60,6 +60,14 @@ class Consumers:
         return found
 
 
+def at_work(world: World, *names: str) -> Consumers:
+    """Consumers that have got a message of each group there."""
+    consumers = Consumers(*names)
+    consumers.come(world)
+    consumers.send_round(world)
+    return consumers
+
+
 def figures(world: World, queue: str = OURS) -> tuple[int, int]:
     """Messages that came, and that left, as `amq queues` says."""
     found = world.broker.state.queues.get(f"queue://{queue}")
@@ -88,9 +96,7 @@ def arrive(cluster: Cluster) -> None:
 @pytest.mark.parametrize("waiting", [True, False], ids=["messages wait", "all is acknowledged"])
 def test_groups_keep_their_consumers(cluster: Cluster, waiting: bool) -> None:
     s1, s2 = cluster.worlds.values()
-    consumers = Consumers(*NAMES)
-    consumers.come(s1)
-    consumers.send_round(s1)
+    consumers = at_work(s1, *NAMES)
     before = consumers.owners()
     assert set(before.values()) == set(NAMES)
     if not waiting:
@@ -107,9 +113,7 @@ def test_groups_keep_their_consumers(cluster: Cluster, waiting: bool) -> None:
 
 def test_a_group_waits_some_seconds_for_its_consumer_and_then_goes_to_another_one(cluster: Cluster) -> None:
     s1, s2 = cluster.worlds.values()
-    consumers = Consumers(*NAMES)
-    consumers.come(s1)
-    consumers.send_round(s1)
+    consumers = at_work(s1, *NAMES)
     before = consumers.owners()
     moved(cluster)
     consumers.clients.clear()
@@ -124,9 +128,7 @@ def test_a_group_waits_some_seconds_for_its_consumer_and_then_goes_to_another_on
 
 def test_a_new_consumer_gets_groups_that_are_nobodys(cluster: Cluster) -> None:
     s1, s2 = cluster.worlds.values()
-    consumers = Consumers("a")
-    consumers.come(s1)
-    consumers.send_round(s1)
+    consumers = at_work(s1, "a")
     moved(cluster)
     consumers.clients.clear()
     consumers.come(s2, "c")
@@ -142,9 +144,7 @@ def test_a_new_consumer_gets_groups_that_are_nobodys(cluster: Cluster) -> None:
 def test_groups_are_kept_on_the_way_back_also_where_nobody_came(cluster: Cluster) -> None:
     """A move that an operator takes back: the queue was served there for too short a time."""
     s1, _ = cluster.worlds.values()
-    consumers = Consumers(*NAMES)
-    consumers.come(s1)
-    consumers.send_round(s1)
+    consumers = at_work(s1, *NAMES)
     before = consumers.owners()
     moved(cluster)
     moved(cluster, "s1")
@@ -158,9 +158,7 @@ def test_groups_are_kept_on_the_way_back_also_where_nobody_came(cluster: Cluster
 def test_after_a_takeover_on_the_way_groups_get_consumers_as_after_any(cluster: Cluster, store: str) -> None:
     """Only the mastership knows whose they are: nothing is lost or waits for somebody."""
     s1, s2 = cluster.worlds.values()
-    consumers = Consumers(*NAMES)
-    consumers.come(s1)
-    consumers.send_round(s1)
+    consumers = at_work(s1, *NAMES)
     cluster.begin()
     cluster.settle(2)
     cluster.advance()
@@ -179,9 +177,7 @@ def test_after_a_takeover_on_the_way_groups_get_consumers_as_after_any(cluster: 
 def test_a_move_rebalances_nothing(make: Callable[..., Cluster]) -> None:
     cluster = make(group_rebalance=True)
     s1, s2 = cluster.worlds.values()
-    consumers = Consumers(*NAMES)
-    consumers.come(s1)
-    consumers.send_round(s1)
+    consumers = at_work(s1, *NAMES)
     before = consumers.owners()
     moved(cluster)
     consumers.come(s2)

@@ -32,6 +32,15 @@ async def enter(listener: socket.socket, client_id: str) -> OtherBroker:
     return await asyncio.to_thread(peer_as, at(listener), client_id)
 
 
+async def login_without_a_master(world: World) -> tuple[str, asyncio.Future[OtherBroker]]:
+    """A client id, and the login with it, which waits for the store that watches over it."""
+    client_id = id_in(world, "s1")
+    await world.members.pop("s1").stop()
+    entering = asyncio.ensure_future(enter(world.listener, client_id))
+    await until(lambda: world.gateway.ways.links.held_up == 1)
+    return client_id, entering
+
+
 async def leave(peer: OtherBroker) -> None:
     await asyncio.to_thread(peer.leave)
 
@@ -60,13 +69,10 @@ def test_a_client_id_is_refused_at_the_login_at_each_gateway_until_it_is_free(tm
 
 
 def test_a_login_waits_for_the_store_that_watches_over_its_client_id(tmp_path: Path) -> None:
-    """One that its library has made belongs to nobody else, and waits for nothing."""
+    """An id that a library has made belongs to nobody else, and its login waits for nothing."""
 
     async def story(world: World) -> None:
-        client_id = id_in(world, "s1")
-        await world.members.pop("s1").stop()
-        entering = asyncio.ensure_future(enter(world.listener, client_id))
-        await until(lambda: world.gateway.ways.links.held_up == 1)
+        client_id, entering = await login_without_a_master(world)
         others = [await asyncio.to_thread(new_peer, at(world.listener)) for _ in range(8)]
         assert not entering.done()
         await world.serve("s1")
@@ -81,10 +87,7 @@ def test_a_login_waits_for_the_store_that_watches_over_its_client_id(tmp_path: P
 
 def test_a_client_that_leaves_while_its_login_waits_leaves_nothing(tmp_path: Path) -> None:
     async def story(world: World) -> None:
-        client_id = id_in(world, "s1")
-        await world.members.pop("s1").stop()
-        entering = asyncio.ensure_future(enter(world.listener, client_id))
-        await until(lambda: world.gateway.ways.links.held_up == 1)
+        client_id, entering = await login_without_a_master(world)
         for connection in [*world.gateway.hub.connections.values()]:
             connection.abort()
         with pytest.raises(AmqError, match="closed the connection"):

@@ -21,7 +21,7 @@ from amq.core.errors import AccessError, CommandError
 from amq.core.message import Message
 
 QUEUES_MAX = 1000  # of one connection, about 3 MB: anybody who sends to a new name makes one
-OWNER_S = 30.0  # so long the replies wait here for a connection that a store had which has left the cluster
+OWNER_S = 30.0  # replies wait here for a connection of a store that has left the cluster
 
 
 class TemporaryQueue(TopicBuffer):
