@@ -154,11 +154,12 @@ class Sent:
 
 
 class Client(threading.Thread):
-    """Sends numbered messages to the member `number` alone, whenever it serves."""
+    """Sends numbered messages to the member `number` alone, at `host` and `port`, whenever it serves."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, host: str = "", port: int = CLIENTS) -> None:
         super().__init__(name=f"client {NAMES[number]}", daemon=True)
         self.number = number
+        self._host, self._port = host or address(number), port
         self.confirmed: list[Sent] = []
         self.failure: BaseException | None = None
         self._stopping = threading.Event()
@@ -181,7 +182,7 @@ class Client(threading.Thread):
         while not self._stopping.is_set():
             connection += 1
             try:
-                with WireConnection(CLIENTS, address(self.number), timeout_s=SILENCE_S) as wire:
+                with WireConnection(self._port, self._host, timeout_s=SILENCE_S) as wire:
                     for number in sent:
                         self._send(wire, number)
                     while not self._stopping.is_set():

@@ -1,5 +1,5 @@
-"""The network between the members of a replicated store is cut: see partitions.py, which also runs for as long as one
-likes."""
+"""The network between the members of a replicated store is cut, and they stop and start in every order: see
+partitions.py and orders.py, which also run for as long as one likes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.patience import DEADLINE_S
 from tests.preloaded import ROOT
+from tests.quorum.orders import three_members
 from tests.quorum.partitions import (
     NAMES,
     SHAPES,
@@ -70,3 +72,18 @@ def test_the_network_between_members_is_cut(tmp_path: Path) -> None:
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["takeovers"] >= 1
     assert figures["confirmed"] > 0
+
+
+@pytest.mark.deep
+def test_all_members_stop_and_those_without_the_newest_copy_wait_for_it(tmp_path: Path) -> None:
+    """The master goes on alone; the other two start first, say whose copy they need, and confirm nothing without it."""
+    (tmp_path / "small").mkdir()
+    with three_members(tmp_path, f"file://{tmp_path}/small", 1, Random(1)) as world:
+        last = world.master()
+        others = [name for name in NAMES if name != last]
+        told = world.turn(f"{others[0]}{others[1]}{last}", f"{others[0]}{others[1]}{last}")
+        both = f"{others[0]}{others[1]}"
+        after_stops, after_starts = told["steps"].split(" - ")
+        assert after_stops.split()[1] == last
+        assert after_starts == f"({others[0]}) ({both}) {NAMES}"
+        world.check()

@@ -88,6 +88,16 @@ class Candidate:
         return out
 
     @property
+    def missing(self) -> list[str]:
+        """The members that have not done what this state waits for."""
+        if self.state is CandidateState.FETCHING:
+            return [self._source]
+        done = set(self._answers)
+        if self.state is CandidateState.COPYING:
+            done = {member for member, position in self.stream.positions.items() if position >= self.sealed}
+        return sorted(self.record.members - done)
+
+    @property
     def stream(self) -> LogStream:
         assert self._stream is not None
         return self._stream

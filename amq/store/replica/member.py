@@ -26,7 +26,7 @@ from amq.store.replica.book import GroupBook, KnownRecord
 from amq.store.replica.candidate import Candidate
 from amq.store.replica.copyist import Copyist
 from amq.store.replica.disk import position_of, split
-from amq.store.replica.group import GroupPolicy, GroupRecord
+from amq.store.replica.group import GroupPolicy, GroupRecord, majority
 from amq.store.replica.leader import Leader
 from amq.store.replica.messages import (
     TO_A_COPY,
@@ -136,7 +136,8 @@ class ReplicaMember:
                 )
             return ""
         if self.me not in record.members:
-            return f"the copies that count are those of {_names(record.members)}, not yet that of this member"
+            counting = _names(record.members)
+            return f"the copies that count are those of {counting}, not that of this member: start one of their brokers"
         if not (keeper.whole and keeper.term == record.term) and not keeper.can_begin(record):
             return "the copy of this member lacks what others have"
         return ""
@@ -165,8 +166,8 @@ class ReplicaMember:
                     self._end("too few copies answered")
                     raise OSError(
                         errno.ETIMEDOUT,
-                        f"not enough of the copies {_names(known.record.members)} answer ({candidate.state.value}), "
-                        f"{len(known.record.members) - known.record.copies + 1} must",
+                        f"no answer of {', '.join(candidate.missing)}; {majority(len(known.record.members))} of the "
+                        f"copies {_names(known.record.members)} must answer: start their brokers",
                         self._book.place("group"),
                     )
                 if not self._own:
