@@ -1,9 +1,9 @@
 """Links: those of a gateway, at most one to each store, and who waits for one.
 
 A link is made when a client first needs its store. It takes the commands of clients before it is connected: they wait
-in it, each connection bounded by its window, while a lookout finds the master. When no master answers within
-`PATIENCE_S` the link is given up, and all who wait hear so. A link that breaks, or whose store has another master now,
-is lost; the next client that needs the store makes another one.
+in it, each connection bounded by its window, and those that have left by a number, while a lookout finds the master.
+When no master answers within `PATIENCE_S` the link is given up, and all who wait hear so. A link that breaks, or whose
+store has another master now, is lost; the next client that needs the store makes another one.
 
 Lives on the event loop. Invariant: a store without a master, or one that hangs, keeps nobody who needs another one.
 """
@@ -81,9 +81,10 @@ class StoreLinks:
     def held_up(self) -> int:
         """How many connections wait for the master of a store."""
         return sum(
-            len(each.link.connections)
+            not connection.is_closed
             for each in self._stores.values()
             if each.link is not None and each.linked is None
+            for connection in each.link.connections.values()
         )
 
     @property

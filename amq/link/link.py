@@ -1,8 +1,10 @@
 """Link: the gateway's end of a link; `RemoteConnection`: one client's connection on it.
 
 A link may begin before its socket does: connections are opened at once, and what they say waits in the link, each
-within its window. Invariants: a link confirms nothing by itself; each command that asks for an answer gets one, or its
-connection ends; a link that is lost ends all its connections, and is never used again.
+within its window. Clients may go meanwhile: the link keeps what they have asked for while that takes at most
+`LEFT_BYTES_MAX` for all of them, and drops the rest. Invariants: a link confirms nothing by itself; each command that
+asks for an answer gets one, or its connection ends; a link that is lost ends all its connections, and is never used
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from amq.core.proof import NONCE_BYTES
 from amq.link import calls, commands
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
 from amq.link.channel import GRANT_BYTES, WINDOW_BYTES, Inlet, Outlet
-from amq.link.framing import LINK, NUMBER, Kind, LinkError, LinkFrame, framed
+from amq.link.framing import LEAD_BYTES, LINK, NUMBER, Kind, LinkError, LinkFrame, framed
 from amq.link.hello import LinkHello, certificate_refused
 from amq.link.socket import LinkHub, LinkSocket
 from amq.protocols.commands import (
@@ -38,6 +40,8 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 
+LEFT_BYTES_MAX: Final = 4 << 20  # of clients that have gone before the link has begun
+LEFT_BYTES: Final = 4 << 10  # that each of them takes, beside what it said
 ALL_BUT_CONNECTION: Final = frozenset(Scope) - {Scope.CONNECTION}
 _ANSWERED: Final = (Subscribe, Unsubscribe, CloseSession)  # the home confirms these, whether the client asks or not
 
@@ -183,7 +187,10 @@ class RemoteConnection:
         if self.is_closed:
             return
         self._forget()
-        self._outlet.put(Kind.CLOSE, calls.numbered(self._number))
+        if self._link.keeps(self._number, self._outlet.flight_bytes, self._outlet.waits):
+            self._outlet.put(Kind.CLOSE, calls.numbered(self._number))
+        else:
+            self._outlet.close()
 
     def _forget(self) -> None:
         self.is_closed = True
@@ -412,7 +419,8 @@ class Link:
         self._entropy = entropy or SystemRandom()
         self._socket: LinkSocket | None = None
         self._connected: asyncio.Future[Home] | None = None
-        self._early: list[bytes | memoryview] = []  # frames from before the link had a socket
+        self._early: dict[int, list[bytes | memoryview]] = {}  # by connection: frames from before the link began
+        self._left_bytes = 0  # of connections among those that are closed
         self._held: dict[RemoteConnection, None] = {}  # connections that wait for room
         self._number = 0  # of the last connection
         self.home: Home | None = None
@@ -485,9 +493,23 @@ class Link:
         """Send a frame."""
         if self.home is None or self._socket is None:
             if not self.is_lost:
-                self._early += pieces
+                (number,) = NUMBER.unpack_from(pieces[0], LEAD_BYTES)
+                self._early.setdefault(number, []).extend(pieces)
             return
         self._socket.write(*pieces)
+
+    def keeps(self, number: int, said_bytes: int, is_cut: bool) -> bool:
+        """That connection closes. Shall the home hear of it, and of the `said_bytes` before? `is_cut`: something large
+        is not written as a whole. Where not, the link has dropped it."""
+        if self.home is not None or self.is_lost:
+            return True
+        size = LEFT_BYTES + said_bytes
+        if said_bytes and not is_cut and self._left_bytes + size <= LEFT_BYTES_MAX:
+            self._left_bytes += size
+            return True
+        del self.connections[number]
+        self._early.pop(number, None)
+        return False
 
     def wake(self) -> None:
         """There is something for clients at the end of this round."""
@@ -536,9 +558,9 @@ class Link:
             if frame.kind != Kind.WELCOME or self._connected is None or self._socket is None:
                 raise LinkError("the home does not say who it is")
             self.home = calls.statement(frame, HOME)
-            early, self._early = self._early, []
+            early, self._early = self._early, {}
             if early:
-                self._socket.write(b"".join(early))
+                self._socket.write(b"".join(piece for said in early.values() for piece in said))
             if not self._connected.done():
                 self._connected.set_result(self.home)
             return

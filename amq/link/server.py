@@ -8,6 +8,7 @@ ends, its clients end as if their sockets had broken.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
@@ -24,7 +25,6 @@ from amq.link.hello import LinkHello
 from amq.link.linked import HomeHub, LinkedClient
 from amq.link.socket import LinkSocket
 from amq.protocols.commands import Failure, Scope
-from amq.transports.shares import SHARE_S
 
 STRANGERS_MAX: Final = 32
 TOLD_EVERY_S: Final = 10.0
@@ -184,9 +184,10 @@ class HomeLink:
         older = server.owners.get(opening.owner)
         if older is not None:  # on a link that is about to be found broken
             older.end()
-        for other in self._worked if opening.id else ():  # one with its client id may say goodbye there
+        # One with its client id may say goodbye in what came of it, which is at most its window.
+        for other in self._worked if opening.id else ():
             if other.client_id == opening.id:
-                other.work(hub.clock.monotonic() + SHARE_S)
+                other.work(math.inf)
         client = LinkedClient(hub, self, next(server.numbers), number, opening, self.name)
         self.clients[number] = client
         server.owners[opening.owner] = client

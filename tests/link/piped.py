@@ -119,6 +119,9 @@ class Piped:
             if self._home.take(frame):
                 self._home.work(float("inf"))
 
+    def keeps(self, *_: Any) -> bool:
+        return True
+
     def wait(self, connection: Any) -> None: ...
     def wake(self) -> None: ...
 
