@@ -176,6 +176,20 @@ def summarise(turns: Sequence[RowRun], names: Sequence[str], kinds: Sequence[str
     return rows
 
 
+def missed(report: dict[str, Any]) -> list[str]:
+    """The goals that the figures do not meet."""
+    found = [
+        f"{row['row']} {ratio['median']:.2f} x {kind}, goal {ratio['goal']:g}"
+        for row in report["rows"]
+        for kind, ratio in row["ratios"].items()
+        if not ratio["met"]
+    ]
+    ours = next((each["spread"] for each in report["takeovers"] if each["kind"] == REPLICA), None)
+    if ours is not None and (took_s := max(each["median"] for each in ours.values())) > TAKEOVER_S:
+        found.append(f"takeover {took_s:.2f} s, goal {TAKEOVER_S:g}")
+    return found
+
+
 def tables(report: dict[str, Any]) -> list[Table]:
     kinds = report["kinds"]
     rates = Table(
@@ -240,6 +254,8 @@ def main() -> None:
         "takeovers": takeovers,
     }
     cli.show(args, report, *tables(report))
+    if found := missed(report):
+        sys.exit("a target was missed: " + "; ".join(found))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench import floor, jvm
+from bench import floor, jvm, replication
 from tests.brokers import ROOT
 from tests.patience import DEADLINE_S
 from tests.processes import naming
@@ -111,6 +111,17 @@ def test_a_bench_runs(words: str, tmp_path: Path) -> None:
     assert not figures.get("violations")
     assert not list(directory.iterdir()), "the stores are gone"
     assert not naming(directory), "the brokers are gone"
+
+
+def test_missed_goals_of_replication_are_named() -> None:
+    ratio = {"median": 0.394, "low": 0.3, "high": 0.5, "goal": 1.0, "met": False}
+    kept = {"median": 7.2, "low": 7.0, "high": 8.0, "goal": 5.0, "met": True}
+    rows = [{"row": "1/1 window 1", "ratios": {replication.PAIR: ratio}}, {"row": "4/4", "ratios": {"amq": kept}}]
+    took = {"connected_s": {"median": 0.2}, "first_receipt_s": {"median": 2.21}}
+    takeovers = [{"kind": replication.PAIR, "spread": took}, {"kind": replication.REPLICA, "spread": took}]
+    missed = replication.missed({"rows": rows, "takeovers": takeovers})
+    assert missed == ["1/1 window 1 0.39 x artemis pair, goal 1", "takeover 2.21 s, goal 1"]
+    assert not replication.missed({"rows": rows[1:], "takeovers": takeovers[:1]})
 
 
 @pytest.mark.deep
