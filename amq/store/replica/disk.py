@@ -17,12 +17,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from amq.core.errors import StoreError
 from amq.doors.clock import Clock
 from amq.store.document import decode, encode, field
-from amq.store.files.log import FileLog, FileReader, FileWriter
+from amq.store.files.log import FileLog, FileWriter
 from amq.store.files.vfs import ToolVfs, Vfs, read_file, write_all
 from amq.store.replica.keeper import KeptState
 from amq.store.replica.messages import (
@@ -83,18 +83,30 @@ class _Chunk(NamedTuple):
     end: int = 0
 
 
-class _Coming(FileReader):
-    """A segment as it will be when `write` is there."""
+class _Coming:
+    """The head of a segment, and the write that comes: all that `end_within` reads. See `Reader`."""
 
-    __slots__ = ("_segment", "_write")
+    __slots__ = ("_head", "_write", "place")
 
-    def __init__(self, segment: FileReader, write: SegmentWrite) -> None:
-        self.place = segment.place
-        self._segment, self._write = segment, write
+    def __init__(self, place: str, head: bytes, write: SegmentWrite) -> None:
+        self.place = place
+        self._head, self._write = head, write
 
     def read(self, offset: int, size: int) -> bytes:
         at = offset - self._write.start
-        return bytes(self._write.data[at : at + size]) if at >= 0 else self._segment.read(offset, size)
+        return bytes(self._write.data[at : at + size]) if at >= 0 else self._head[offset : offset + size]
+
+    def size(self) -> int:
+        return self._write.start + len(self._write.data)
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def copy_id(vfs: Vfs, directory: str) -> str:
@@ -119,6 +131,7 @@ class CopyDisk:
         self._mark = KeepMark(0, 0, True)
         self._chunk = _Chunk()
         self._writers: dict[str, FileWriter] = {}
+        self._head = "", b""  # of the segment that others write to: its name, and how it begins
         self._ends: dict[int, int] = {}  # of segments of the epoch that are written no more
         self._lock: int | None = None
 
@@ -235,8 +248,11 @@ class CopyDisk:
     def _note_chunk(self, write: SegmentWrite) -> None:
         """Several writes that are synced at once may be there in part after a crash, a later one without an earlier."""
         end = write.start + len(write.data)
-        with self.log.open(write.name) as segment:
-            first = self._segments.end_within(_Coming(segment, write), write.start, end, 0)
+        if self._head[0] != write.name:
+            with self.log.open(write.name) as segment:
+                self._head = write.name, segment.read(0, self._segments.head_bytes)
+        coming = _Coming(self.log.place(write.name), self._head[1], write)
+        first = self._segments.end_within(coming, write.start, end, 0)
         if first < end:
             self._chunk = _Chunk(write.name, write.start, end)
             self._write_mark()
@@ -424,6 +440,7 @@ class CopyDisk:
 
     def _close_writers(self) -> None:
         writers, self._writers = self._writers, {}
+        self._head = "", b""
         for writer in writers.values():
             writer.close()
 
