@@ -66,6 +66,9 @@ class LocalEnd:
     def put(self, sender: str, message: Any) -> None:
         self._queues[not isinstance(message, TO_A_COPY)].put((sender, message))
 
+    def gone(self) -> frozenset[str]:
+        return frozenset()
+
     def members(self) -> frozenset[str]:
         return frozenset(each for each in list(self._network.ends) if self._network.leads(self._me, each)) - {self._me}
 

@@ -147,6 +147,10 @@ class QueueEnd:
         world = self._world
         return frozenset(each for each in world.ends if world.leads(self.me, each)) - {self.me}
 
+    def gone(self) -> frozenset[str]:
+        """All that cannot be reached: a hint may be wrong, and nothing is lost by it."""
+        return frozenset(self._world.met) - {self.me} - self.members()
+
     def close(self) -> None:
         if self._world.ends.get(self.me) is self:  # else it has started again
             del self._world.ends[self.me]
@@ -175,6 +179,7 @@ class World:
         self.disks: dict[str, Disk] = {}
         self.members: dict[str, ReplicaMember] = {}
         self.ends: dict[str, QueueEnd] = {}  # by id
+        self.met: set[str] = set()  # all ids that there were
         self.queue: deque[tuple[str, str, Any]] = deque()
         self.late: list[tuple[str, str, Any]] = []
         self.cut: set[str] = set()  # names of members that reach no other one
@@ -277,6 +282,7 @@ class CopyCandidate(Candidate):
         world.members[name] = member
 
     def _connect(self, _group: object, me: str, receive: Receive) -> QueueEnd:
+        self.world.met.add(me)
         self.world.ends[me] = end = QueueEnd(self.world, self.name, me, receive)
         return end
 

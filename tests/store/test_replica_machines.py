@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from amq.store.replica.candidate import Candidate, CandidateState
 from amq.store.replica.group import GroupPolicy, GroupRecord
 from amq.store.replica.keeper import Keeper, KeptState
 from amq.store.replica.leader import Leader
@@ -38,7 +39,7 @@ from amq.store.replica.messages import (
     Supply,
     Trim,
 )
-from amq.store.replica.stream import FORGOTTEN_TICKS, IN_FLIGHT_BYTES_MAX
+from amq.store.replica.stream import FORGOTTEN_TICKS, IN_FLIGHT_BYTES_MAX, LOST_TICKS
 
 SECOND = GroupRecord(7, frozenset("abc"), 2, 3, 40)  # term 7 begins where term 3 ended at 40
 AHEAD, BEHIND = KeptState(5, 3, True, 50), KeptState(5, 3, True, 30)
@@ -168,6 +169,50 @@ def test_a_mastership_is_proved_by_enough_members_of_both_records_which_answer_t
     assert master.proved == first, "of the members that the coordinator may have by now it is only one"
     master.handle("d", Renewed(7, second))
     assert master.proved == second
+
+
+def candidate_of_a_pair() -> Candidate:
+    """b has the seal, and a, its master, has ended. The policy lets one go on alone."""
+    record = GroupRecord(7, frozenset("ab"), 2, 3, 40)
+    keeper = Keeper(KeptState(7, 7, True, 10))
+    candidate = Candidate("b", 9, record, 5, keeper, (), GroupPolicy(2, 1))
+    candidate.handle("b", Promised(9, 7, 10, True))
+    candidate.handle("b", Stored(7, 10))
+    candidate.handle("b", Stored(7, 10))
+    candidate.take()
+    assert candidate.state is CandidateState.COPYING
+    return candidate
+
+
+@pytest.mark.parametrize(("gone", "ticks"), [("a", 1), ("", LOST_TICKS + 1), ("c", LOST_TICKS + 1)])
+def test_a_survivor_waits_for_a_silent_member_and_not_for_one_that_is_gone(gone: str, ticks: int) -> None:
+    candidate = candidate_of_a_pair()
+    for tick in range(1, ticks + 1):
+        assert candidate.state is CandidateState.COPYING, tick
+        candidate.tick(frozenset(gone))
+    (decided,) = [each for each in candidate.take() if isinstance(each, CompareAndSet)]
+    assert decided == CompareAndSet(5, GroupRecord(9, frozenset("b"), 1, 7, 10, 1))
+
+
+def test_a_member_that_is_back_before_it_was_gone_stays_in_the_group() -> None:
+    """Its connection flapped: the tick finds it there, and it has the seal."""
+    candidate = candidate_of_a_pair()
+    candidate.tick()
+    candidate.handle("a", Stored(7, 10))
+    (decided,) = [each for each in candidate.take() if isinstance(each, CompareAndSet)]
+    assert decided.record.members == frozenset("ab")
+
+
+def test_a_survivor_without_leave_to_go_on_alone_waits_for_whoever_is_gone() -> None:
+    record = GroupRecord(7, frozenset("abc"), 2, 3, 40)
+    candidate = Candidate("b", 9, record, 5, Keeper(KeptState(7, 7, True, 10)), (), GroupPolicy(3, 2))
+    for member in "bc":
+        candidate.handle(member, Promised(9, 7, 10, True))
+    for _ in range(2):
+        candidate.handle("b", Stored(7, 10))
+    for _ in range(2 * LOST_TICKS):
+        candidate.tick(frozenset("ac"))
+    assert candidate.state is CandidateState.COPYING
 
 
 def test_a_master_that_hears_of_a_later_one_is_lost_once() -> None:

@@ -161,6 +161,35 @@ def test_a_member_that_comes_back_elsewhere_is_dialled_there() -> None:
         assert (state.member, state.address) == ("b", again.dialled)
 
 
+def test_a_member_whose_process_has_ended_is_gone_until_it_is_back() -> None:
+    a, b = Copy("a"), Copy("b")
+    with copies(a, b):
+        a.network.meet({"b": b.dialled, "never": b.dialled.rpartition(":")[0] + ":1"})
+        connected(a, b)
+        assert not a.network.gone()
+        b.network.close()
+        until(lambda: a.network.gone() == {"b"})
+        a.network.meet({})  # the roster has noticed, too
+        assert a.network.gone() == {"b"}
+        again = Copy("b")
+        with copies(again):
+            meet(a, again)
+            connected(a, again)
+            assert not a.network.gone()
+
+
+def test_a_connection_that_flaps_makes_no_member_gone() -> None:
+    a, b = Copy("a"), Copy("b")
+    with copies(a, b):
+        for _ in range(5):
+            connected(a, b)
+            sock = a.network._diallers["b"].sock
+            assert sock is not None
+            sock.cut()
+            until(lambda before=sock: a.network._diallers["b"].sock not in (before, None))
+            assert not a.network.gone()
+
+
 # -- who is refused ----------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ is replaced nothing is set aside anywhere, and W members of the next group have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any
 
@@ -122,8 +122,12 @@ class Candidate:
             self.stream.handle(member, message)
             self._settle()
 
-    def tick(self) -> None:
-        """Repeat what was lost on its way: call it now and then."""
+    def tick(self, gone: Collection[str] = ()) -> None:
+        """Repeat what was lost on its way: call it now and then. `gone`: see `OtherCopies.gone`. Where all members that
+        lack the seal are, nobody waits for them, so a pair whose master's process ended has a new one within a second.
+        The group does not shrink for a connection that flaps: a dial that succeeds takes its member out of `gone`. Nor
+        do members lose anything by it that are there after all: the compare-and-set decides, as after a long silence,
+        and they join again. A master waits for LOST_TICKS, so that the restart of another member changes nothing."""
         self._ticks += 1
         if self.state is CandidateState.PROMISING:
             self._ask()
@@ -133,7 +137,7 @@ class Candidate:
                 self._lose(f"{self._source}, which has the most, is silent")
         elif self.state is CandidateState.COPYING:
             self.stream.tick()
-            self._settle()
+            self._settle(frozenset(gone))
         elif self.state is CandidateState.DECIDING:
             assert self._next is not None
             self._out.append(CompareAndSet(self.revision, self._next))
@@ -185,9 +189,9 @@ class Candidate:
         record = self.record
         self._stream = LogStream(self.me, self.ballot, record, {*record.members, *self._others}, self.sealed, self._out)
 
-    def _settle(self) -> None:
+    def _settle(self, gone: frozenset[str] = frozenset()) -> None:
         """Where enough copies have the seal the record is replaced: W of the group as it is, or where too many stay
-        silent, those that are left, with spares in the place of others."""
+        silent, or are `gone`, those that are left, with spares in the place of others."""
         record = self.record
         having = {member for member, position in self.stream.positions.items() if position >= self.sealed}
         if self.me not in having:
@@ -198,7 +202,7 @@ class Candidate:
         smaller = record.after(self.ballot, left, self.sealed)
         if same.holds(having):
             self._decide(same)
-        elif self._ticks > LOST_TICKS and self._policy.allows(smaller):
+        elif (self._ticks > LOST_TICKS or record.members - having <= gone) and self._policy.allows(smaller):
             self._decide(smaller)
 
     def _decide(self, record: GroupRecord) -> None:

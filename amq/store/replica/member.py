@@ -425,7 +425,9 @@ class ReplicaMember:
             self._ticks += 1
             if not self._ticks % TRIM_TICKS:
                 self._send_trim()
-        machine.tick()
+            machine.tick()
+        else:
+            machine.tick(self._peers.gone())
         self._perform()
 
     def _say_own(self) -> None:

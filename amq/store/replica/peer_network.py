@@ -49,6 +49,7 @@ TOLD_TICKS: Final = 10  # between two log lines about strangers
 RENEW_TICKS: Final = 60  # between two looks at the certificates
 DIAL_S: Final = 5.0
 WAIT_MIN_S, WAIT_MAX_S = 0.05, 2.0  # between two tries
+GONE_DIALS: Final = 2  # in vain, one after the other, since the connection ended: then the member is gone
 HEARD_MIN: Final = 20  # reads, after which a connection that breaks is dialled anew at once
 THREADS_MAX: Final = 3 * MEMBERS_MAX  # of these connections
 JOIN_S: Final = 2.0
@@ -127,6 +128,7 @@ class PeerNetwork:
         self._listener: socket | None = None
         self._contexts: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = None, None  # of diallers, of the listener
         self._diallers: dict[str, _Dialler] = {}
+        self._left: dict[str, None] = {}  # members that were connected, and that the roster has no more
         self._authors: dict[str, PeerSocket] = {}  # connections that came in, by member
         self._hellos: dict[PeerSocket, int] = {}  # with the tick at which they began, of both sides
         self._strangers: dict[PeerSocket, None] = {}  # those of them that came in
@@ -153,12 +155,18 @@ class PeerNetwork:
                 return
             for member in [*self._diallers]:
                 if member not in wanted and self._diallers[member].sock is None:
-                    self._diallers.pop(member).end()
+                    dialler = self._diallers.pop(member)
+                    if dialler.was_connected:
+                        self._left[member] = None
+                    dialler.end()
+            while len(self._left) > MEMBERS_MAX:
+                del self._left[next(iter(self._left))]
             for member, address in wanted.items():
                 known = self._diallers.get(member)
                 if known is not None:
                     known.look(address)
                 elif len(self._diallers) < MEMBERS_MAX and ID.fullmatch(member):
+                    self._left.pop(member, None)
                     self._diallers[member] = made = _Dialler(self, member, address)
                     self._run(f"amq-peer-{member}", made.run)
 
@@ -166,6 +174,12 @@ class PeerNetwork:
         """The other members that can be reached now."""
         with self._lock:
             return frozenset(member for member, dialler in self._diallers.items() if dialler.sock is not None)
+
+    def gone(self) -> frozenset[str]:
+        """See `OtherCopies.gone`. A connection that only flaps is dialled anew at once, and a dial that succeeds makes
+        the member one that is there."""
+        with self._lock:
+            return frozenset(self._left).union(member for member, each in self._diallers.items() if each.is_gone)
 
     def states(self) -> list[PeerState]:
         with self._lock:
@@ -418,6 +432,8 @@ class _Dialler:
         self._member = member
         self._address = address
         self._is_over = False
+        self._failed = 0  # dials in vain since it was connected
+        self.was_connected = False
         self._again = peers.threads.event()
         self._reason = ""
 
@@ -437,6 +453,10 @@ class _Dialler:
         if (sock := self.sock) is not None:
             sock.cut()
 
+    @property
+    def is_gone(self) -> bool:
+        return self.was_connected and self._failed >= GONE_DIALS
+
     def state(self) -> PeerState:
         sock = self.sock
         waiting, dropped = (sock.waiting_bytes, sock.dropped) if sock is not None else (0, 0)
@@ -450,6 +470,7 @@ class _Dialler:
             try:
                 sock = self._dial()
             except (OSError, EOFError, ValueError, AmqError) as error:  # ValueError: a host that cannot be one
+                self._failed += 1
                 self._tell(error)
             else:
                 try:
@@ -474,6 +495,7 @@ class _Dialler:
 
     def _connected(self, sock: PeerSocket) -> None:
         self._reason = ""
+        self.was_connected, self._failed = True, 0
         self.sock = sock
         if self._is_over:
             sock.cut()

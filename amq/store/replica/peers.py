@@ -32,6 +32,9 @@ class OpenPeers:
     def members(self) -> frozenset[str]:
         return self._network.members()
 
+    def gone(self) -> frozenset[str]:
+        return self._network.gone()
+
     def states(self) -> list[PeerState]:
         """How the connection to each member is."""
         return self._network.states()

@@ -25,4 +25,9 @@ class OtherCopies(Protocol):
         """The ids of those that can be reached now."""
         ...
 
+    def gone(self) -> frozenset[str]:
+        """The ids of those whose connection has ended, and that were dialled in vain since: their process is likely to
+        have ended. A member that is silent, or has never been reached, is not among them."""
+        ...
+
     def close(self) -> None: ...
