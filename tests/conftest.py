@@ -22,7 +22,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.certificates import Authority
 from tests.sampling import USUAL_EXAMPLES
-from tests.scopes import SPARK, scope_of
+from tests.scopes import rank_of, scope_of
 
 # Before whatever is collected first imports them: a benchmark does.
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
@@ -61,9 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: give ids to parameters that hold a set")
     files = dict.fromkeys(item.path for item in items)
     waiting = [path for path in files if path.parent == TESTS or path.relative_to(TESTS).parts[0] in WAITING]
-    computing = [path for path in files if path not in waiting][::-1]  # the longest, test_seeds.py, is early then
+    computing = [path for path in files if path not in waiting]
     place = {path: i / len(some) for some in (computing, waiting) for i, path in enumerate(some)}
-    items.sort(key=lambda item: (scope_of(item.nodeid) != SPARK, place[item.path]))
+    items.sort(key=lambda item: (rank_of(item.nodeid), place[item.path]))
 
 
 class ByScope(LoadFileScheduling):

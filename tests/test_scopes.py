@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scopes import scope_of
+from tests.scopes import LONG, ROOT, SHARES, rank_of, scope_of
 
 
 def test_a_file_is_one_scope_and_all_that_use_the_session_of_spark_are_one() -> None:
@@ -10,3 +10,18 @@ def test_a_file_is_one_scope_and_all_that_use_the_session_of_spark_are_one() -> 
     sharing = {scope_of(f"tests/spark/{name}.py::test[a::b]") for name in ("test_sink", "test_source", "test_format")}
     assert sharing == {"tests/spark/"}
     assert scope_of("tests/spark/test_submit.py::test_a") == "tests/spark/test_submit.py"
+
+
+def test_a_file_whose_tests_share_nothing_has_several_scopes() -> None:
+    for path, shares in SHARES.items():
+        scopes = {scope_of(f"{path}::test_it[{number}]") for number in range(100)}
+        assert len(scopes) == shares
+
+
+def test_the_session_of_spark_begins_and_then_what_takes_long() -> None:
+    files = ["tests/test_group.py", LONG[1], LONG[0], "tests/spark/test_sink.py"]
+    assert sorted(files, key=lambda path: rank_of(f"{path}::test_a")) == files[::-1]
+
+
+def test_files_that_begin_first_exist() -> None:
+    assert [path for path in (*LONG, *SHARES) if not (ROOT / path).is_file()] == []

@@ -1,11 +1,11 @@
-"""Runs of many seeds in two processes, with or without a mutant; cutting a failing schedule down."""
+"""Runs of seeds, with or without a mutant, in this process or many in two others; cutting a failing schedule down."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
@@ -33,9 +33,9 @@ def run_seed(seed: int, mutant: str = "", focus: Focus = (), features: Features 
 
 
 def run_seeds(seeds: Iterable[int], focus: Focus = (), features: Features = None) -> Iterator[Result]:
-    """The results, in the order of the seeds."""
+    """The results, in the order of the seeds. Two processes run them: for `make simulate`, as tests have workers."""
     jobs = [(seed, "", focus, features) for seed in seeds]
-    with _pool() as pool:
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn"), initializer=_settle) as pool:
         yield from pool.map(run_seed, *zip(*jobs, strict=True), chunksize=4)
 
 
@@ -50,12 +50,6 @@ def first_caught(mutant: str, seeds: Iterable[int]) -> Result | None:
             assert innocent is None or not innocent.violation, report(innocent)
             return result
     return None
-
-
-def hunt(seeds: Mapping[str, Iterable[int]]) -> dict[str, Result | None]:
-    """For each mutant the first run of its seeds that catches it."""
-    with _pool() as pool:
-        return dict(zip(seeds, pool.map(first_caught, seeds, seeds.values()), strict=True))
 
 
 def shrink(result: Result) -> Result:
@@ -86,10 +80,6 @@ def report(result: Result, lines: int = 60) -> str:
             *result.tail[-lines:],
         )
     )
-
-
-def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"), initializer=_settle)
 
 
 def _settle() -> None:

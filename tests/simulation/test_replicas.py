@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.sampling import sampled
-from tests.simulation.pool import report, run_seed, run_seeds
+from tests.simulation.pool import report, run_seed
 from tests.simulation.replica_mutants import CAUGHT_AT, FOCUS, MUTANTS
 from tests.simulation.replicas import NAME
 
@@ -51,7 +51,8 @@ def test_each_hole_has_a_seed() -> None:
 @pytest.mark.deep
 def test_no_promise_is_broken_in_many_worlds() -> None:
     counts: Counter[str] = Counter()
-    for result in run_seeds(DEEP_SEEDS, features=(NAME,)):
+    for seed in DEEP_SEEDS:
+        result = run_seed(seed, features=(NAME,))
         assert not result.violation, report(result)
         counts += result.counts
     short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
