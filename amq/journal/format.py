@@ -179,6 +179,7 @@ class LargeRecord:
         yield from pieces
 
 
+APART_BYTES = 32 << 10  # a longer chunk is not copied: to write it alone costs less
 Chunk = bytes | LargeRecord  # one record
 AnyChunk = TypeVar("AnyChunk", bytes, Chunk)
 
@@ -192,12 +193,12 @@ def pieces_of(chunks: Iterable[Chunk]) -> Iterator[bytes]:
             yield chunk
 
 
-def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
-    """The same, with what is small joined to pieces of `LARGE_BODY_BYTES` or little more."""
+def gathered(chunks: Iterable[AnyChunk], apart_bytes: int = 0) -> Iterator[AnyChunk | bytes]:
+    """The same, with what is small joined to pieces of `apart_bytes`, else `LARGE_BODY_BYTES`, or little more."""
     small: list[bytes] = []
-    size = 0
+    size, apart_bytes = 0, apart_bytes or LARGE_BODY_BYTES
     for chunk in chunks:
-        if isinstance(chunk, LargeRecord) or len(chunk) > LARGE_BODY_BYTES:
+        if isinstance(chunk, LargeRecord) or len(chunk) > apart_bytes:
             if small:
                 yield b"".join(small)
                 small, size = [], 0
@@ -205,7 +206,7 @@ def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
             continue
         small.append(chunk)
         size += len(chunk)
-        if size > LARGE_BODY_BYTES:
+        if size > apart_bytes:
             yield b"".join(small)
             small, size = [], 0
     if small:
@@ -215,14 +216,20 @@ def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
 def batch_pieces(
     chunks: list[Chunk], salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
 ) -> Iterable[bytes]:
-    """A batch as pieces to be written one after the other: in one, or with large bodies where they lie. Pieces
-    longer than 5 KiB are summed without the GIL."""
+    """A batch as pieces to be written one after the other: chunks of more than `APART_BYTES` where they lie, all others
+    joined. Pieces longer than 5 KiB are summed without the GIL."""
     is_large, crc = LargeRecord in map(type, chunks), salt
-    pieces = list(pieces_of(chunks)) if is_large else [b"".join(chunks)]  # type: ignore[arg-type]
+    size = 0 if is_large else sum(map(len, chunks))
+    if not is_large and size <= APART_BYTES:
+        pieces = [b"".join(chunks)]  # type: ignore[arg-type]
+    else:
+        pieces = list(gathered(pieces_of(chunks), APART_BYTES))
+        size = sum(map(len, pieces))
     for piece in pieces:
         crc = crc32(piece, crc)
-    size = sum(map(len, pieces))
     assert 0 < size <= BATCH_BYTES_MAX
     head = BATCH.pack(BATCH_MAGIC, size, epoch, number, records, crc, wall_s & 0xFFFFFFFF, flags, 0)[:-4]
     head += crc32(head, salt).to_bytes(4, "little")
-    return gathered([head, *pieces]) if is_large else (head + pieces[0],)
+    if len(pieces[0]) > APART_BYTES:
+        return head, *pieces
+    return head + pieces[0], *pieces[1:]

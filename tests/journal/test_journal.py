@@ -16,6 +16,7 @@ import pytest
 
 from amq.core.message import Message
 from amq.doors.threads import JobThread, SystemThreads
+from amq.journal.format import APART_BYTES
 from amq.journal.journal import INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
 from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog
@@ -215,11 +216,12 @@ def test_no_block_is_written_twice_where_that_gains_nothing(tmp_path: Path, vfs:
         vfs.answer("allocate", False)
     world = World(tmp_path, vfs, journal_segment_size_bytes=32 << 20)
     size = SMALL_BATCH_BYTES if case == "large batches" else 1000
+    pieces = 2 if size > APART_BYTES else 1  # of a batch: its head, and what is not copied
     writes, count = calls(vfs, "pwrite"), 3 * ZEROS_BYTES // size
     for _ in range(count):
         world.send(size=size)
         world.commit()
-    assert calls(vfs, "pwrite") - writes == count
+    assert calls(vfs, "pwrite") - writes == pieces * count
 
 
 def test_one_slow_sync_does_not_end_the_syncs_in_place(world: World, vfs: FaultyVfs) -> None:
