@@ -127,6 +127,9 @@ class Masters:
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
     def look(self) -> list[StoreNow]:
         """At all stores, in the order of the table."""
         table = self.table()

@@ -6,6 +6,7 @@
                                the home of the destination; every store where it is a `spread` one
     a list                     all stores: their rows are merged in the order that is asked for
     /totals, /rates            the sums of all stores
+    /broker                    the cluster: nodes and alarms
 
 Rows say in `store` and `node` where they come from. Where some stores do not answer, an answer of all stores has them
 in `missing`, with the reasons; it is an error only where none answers. Each master decides itself what the user may do.
@@ -22,6 +23,8 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
+from amq.cluster.alarms import alarms
+from amq.cluster.directory import ClusterNode
 from amq.cluster.masters import ASK_S, Masters, StoreAnswer, StoreNow
 from amq.cluster.placement import SPREAD
 from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
@@ -106,15 +109,20 @@ class WholeCluster:
         return {"items": [store_row(each) for each in self.masters.look()]}
 
     def _status(self) -> Row:
+        """Figures, and what an operator should do something about."""
         stores = self.masters.look()
         cluster = self.masters.cluster
+        nodes, table = cluster.nodes(), self.masters.table()
+        told = alarms(table, stores, nodes, cluster.preferences(), self.masters.wall_ms())
         return {
             "name": cluster.id,
             "role": CLUSTER,
             "store": cluster.directory,
             "stores": len(stores),
             "stores_without_master": sum(each.master is None for each in stores),
-            "table": self.masters.table().number,
+            "table": table.number,
+            "nodes": [_node_row(each, stores) for each in nodes],
+            "alarms": [each._asdict() for each in told],
         }
 
     def _one(
@@ -151,6 +159,20 @@ class WholeCluster:
             else:
                 row["complete"] = all(each.found["complete"] for each in found)
         return {**row, "missing": missing(answers)}
+
+
+def _node_row(node: ClusterNode, stores: Iterable[StoreNow]) -> Row:
+    gateways = node.gateways if node.running else ()
+    return {
+        "name": node.name,
+        "running": node.running,
+        "drained": node.drained,
+        "stores": [each.name for each in stores if each.node == node.name],
+        "gateways": sum(each.pid > 0 for each in gateways),
+        "connections": sum(each.connections for each in gateways),
+        "restarts": node.restarts,
+        "addresses": [*node.addresses],
+    }
 
 
 class Merged:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amq.cluster import masters as masters_module
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen
 from amq.cluster.masters import Masters
 from amq.cluster.whole import ROWS_MAX, Merged, WholeCluster
 from amq.core.errors import AccessError, AmqError, CommandError
@@ -93,6 +93,20 @@ def test_one_store_is_asked_below_its_name(whole: WholeCluster) -> None:
     assert (sum(counts), min(counts) > 0) == (30, True)
     with pytest.raises(AmqError, match="the cluster has no store 's9'"):
         whole.ask("GET", "/stores/s9/queues")
+
+
+def test_the_cluster_tells_its_nodes_and_alarms(
+    whole: WholeCluster, served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = GatewaySeen(pid=7, connections=3), GatewaySeen(pid=0)
+    nodes = [ClusterNode("a", True, gateways=seen, restarts=2), ClusterNode("b", False, gateways=seen)]
+    monkeypatch.setattr(whole.masters.cluster, "nodes", lambda: nodes)
+    monkeypatch.setattr(whole.masters.cluster, "preferences", lambda: {name: ["a", "b"] for name in served.names})
+    found = whole.ask("GET", "/broker")
+    assert (found["role"], found["stores_without_master"]) == ("cluster", 0)
+    rows = [(row["name"], row["stores"], row["gateways"], row["connections"]) for row in found["nodes"]]
+    assert rows == [("a", served.names, 1, 3), ("b", [], 0, 0)]
+    assert [(alarm["code"], alarm["node"]) for alarm in found["alarms"]] == [("NODE_ABSENT", "b")]
 
 
 def test_a_spread_queue_is_changed_in_every_store(whole: WholeCluster, served: ServedCluster) -> None:
