@@ -13,6 +13,7 @@ from amq.broker.queues.queue import QueueConsumer, Recipient
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError
 from amq.core.message import STORE_BITS, Message, MessageBatch
+from amq.core.message_run import MessageRun
 from amq.doors.clock import Clock
 from amq.gateway.answers import BYTES, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, HomeBranch
@@ -226,28 +227,34 @@ class RoutedHome:
             self._router.balance(branch.consumer)
         self._router.peer.deliver(branch, message, redelivered)
 
-    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
+    def deliver_all(self, subscription: QueueConsumer, messages: Sequence[Message]) -> None:
         branch: HomeBranch = subscription.wire
-        self._number(branch, messages)
-        self._router.peer.deliver_all(branch, messages)
+        self._router.peer.deliver_all(branch, self._number(branch, messages))
 
     def deliver_batch(self, subscription: QueueConsumer, batch: MessageBatch) -> None:
         branch: HomeBranch = subscription.wire
         self._number(branch, batch.messages)
         self._router.peer.deliver_batch(branch, batch)
 
-    def _number(self, branch: HomeBranch, messages: list[Message]) -> None:
+    def _number(self, branch: HomeBranch, messages: Sequence[Message]) -> Sequence[Message]:
+        """`messages`, with the numbers that the client gets."""
         index = self.index
-        for message in messages:
-            message.seq = message.seq << INDEX_BITS | index
+        if isinstance(messages, MessageRun):
+            messages = messages.numbered(INDEX_BITS, index)
+            newest = messages.seqs[-1]
+        else:
+            for message in messages:
+                message.seq = message.seq << INDEX_BITS | index
+            newest = messages[-1].seq
         if branch.acknowledges:
             branch.unsettled += len(messages)
-            branch.newest = messages[-1].seq
+            branch.newest = newest
         if branch.counts:
             consumer = branch.consumer
             used = [consumer.delivered(branch, message.seq) for message in messages]  # all of them
             if any(used):
                 self._router.balance(consumer)
+        return messages
 
     def deliver_run(
         self,

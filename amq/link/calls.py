@@ -102,7 +102,7 @@ def of_consumer(number: int, consumer: int, rest: bytes = b"") -> bytes:
     return _CONSUMER.pack(number, consumer) + rest
 
 
-def read_deliveries(frame: LinkFrame) -> tuple[int, list[Message]]:
+def read_deliveries(frame: LinkFrame) -> tuple[int, Sequence[Message]]:
     """Consumer and messages. Raises LinkError."""
     try:
         _, consumer = _CONSUMER.unpack_from(frame.data)

@@ -314,7 +314,7 @@ def _read_transfer(data: bytes, body: bytes) -> Command:
     _, receipt, number, size, count = _TRANSFER.unpack_from(data)
     at = _TRANSFER.size + size
     channel, queue, extra = map(TEXT.take, _listed(data[_TRANSFER.size : at]))
-    messages = messages_at(data, at, body) if count else []
+    messages = [*messages_at(data, at, body)] if count else []
     if len(messages) != count:
         raise ValueError("a parcel is cut off")
     return Transfer(channel, number, messages, queue, extra, receipt or None)

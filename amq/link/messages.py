@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise, repeat
 from typing import Final
 
 from amq.core.message import Envelope, HeaderColumns, Message, stood
+from amq.core.message_run import MessageRun
 from amq.journal.format import RECORD_BYTES
 from amq.journal.records.message import MESSAGE_HEAD, decode_message
 from amq.journal.records.section import encode_section
@@ -132,7 +133,7 @@ def _natives_of(messages: Sequence[Message]) -> list[bytes] | None:
     return found if len(facts) == 1 and not (messages[0].content_type or messages[0].duplicate_id) else None
 
 
-def messages_at(data: bytes, at: int, bodies: bytes) -> list[Message]:
+def messages_at(data: bytes, at: int, bodies: bytes) -> Sequence[Message]:
     """The messages of the columns that begin at `at`, with these bodies."""
     count, _, flags = _COLUMNS.unpack_from(data, at)
     if flags != _DIFFERENT:
@@ -140,6 +141,8 @@ def messages_at(data: bytes, at: int, bodies: bytes) -> list[Message]:
         seqs, at = column_at("Q", data, at, count)
         times, at = column_at("Q", data, at, count)
         found, natives = _bodies_at(data, at, count, flags, bodies)
+        if natives is None:
+            return MessageRun(like, seqs, times, found, b"\0" in bodies)
         return stood(like, found, zip(seqs, times, repeat(0), repeat(0)), natives)
     sizes, at = column_at("I", data, at + _COLUMNS.size, count)
     head_sizes, at = column_at("I", data, at, count)

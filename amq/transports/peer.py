@@ -370,7 +370,7 @@ class Peer:
         if self._out_bytes > self._output_bytes_max:
             self.hold_back()
 
-    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
+    def deliver_all(self, subscription: QueueConsumer, messages: Sequence[Message]) -> None:
         self._traffic.delivered += len(messages)
         count = 0
         if not self._later:

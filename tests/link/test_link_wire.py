@@ -271,7 +271,7 @@ def test_each_command_of_the_contract_has_a_frame(kind: type[Command]) -> None:
 @given(st.lists(messages(), min_size=1, max_size=5))
 def test_different_messages_cross_in_columns(sent: list[Message]) -> None:
     columns, bodies = columns_of(sent)
-    assert seen(messages_at(b"head" + columns, 4, bodies)) == seen(sent)
+    assert seen([*messages_at(b"head" + columns, 4, bodies)]) == seen(sent)
 
 
 @given(likes(False), st.lists(st.tuples(BODIES, SEQS, NUMBERS), min_size=1, max_size=5))
@@ -282,7 +282,7 @@ def test_alike_messages_cross_in_columns(like: Message, rows: list[tuple[bytes, 
         message.seq, message.timestamp_ms = seq, timestamp_ms
         sent.append(message)
     columns, bodies = columns_of(sent)
-    assert seen(messages_at(b"head" + columns, 4, bodies)) == seen(sent)
+    assert seen([*messages_at(b"head" + columns, 4, bodies)]) == seen(sent)
 
 
 @given(messages(), SEQS.map(lambda seq: seq % 99))

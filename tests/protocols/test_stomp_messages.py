@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from amq.core import values
 from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Envelope, Message, MessageBatch, Native, Sharing
+from amq.core.message_run import MessageRun
 from amq.core.values import Float32, Int8, Int32, Value
 from amq.protocols.commands import Send
 from amq.protocols.stomp.codec import StompCodec
@@ -154,3 +155,48 @@ def test_what_is_encoded_together_is_the_same_as_one_by_one(some: list[tuple[Mes
     form = deliveries.format("s", 0, True)
     whole = b"".join([deliveries.encode(form, message, 0) for message in each])
     assert deliveries.encode_all(form, each) == (whole, len(each))
+
+
+PLAIN = st.builds(
+    Message,
+    st.sampled_from(["queue://a", "topic://50%", "queue://ü:b"]),
+    st.just(b""),
+    st.none() | st.dictionaries(NAMES, TEXTS, max_size=2),
+    st.sampled_from(["", "text/plain", "100%d"]),
+    st.sampled_from([4, 4, 5]),
+    st.booleans(),
+    content=st.sampled_from([BYTES, TEXT]),
+)
+
+
+@given(
+    PLAIN,
+    st.lists(st.tuples(st.sampled_from([b"", b"a", b"h\0i", b"%d %b", "ü".encode()]), st.integers(0, 9)), min_size=1),
+    st.sampled_from(["1.0", *VERSIONS]),
+    st.booleans(),
+)
+def test_a_run_is_encoded_as_its_messages_are(
+    like: Message, rows: list[tuple[bytes, int]], version: str, acknowledges: bool
+) -> None:
+    bodies, times = [body for body, _ in rows], [time for _, time in rows]
+    seqs = [*range(1, len(rows) + 1)]
+    run = MessageRun(like.with_body(b""), seqs, times, bodies, b"\0" in b"".join(bodies)).numbered(4, 3)
+    deliveries = Deliveries(version, "ID:%d-", "")
+    form = deliveries.format("100%", 0, acknowledges)
+    one_by_one = b"".join([deliveries.encode(form, message, 0) for message in run.messages])
+    assert deliveries.encode_run(form, run) in (one_by_one, b"")
+    assert [message.seq for message in run] == [seq << 4 | 3 for seq in seqs]
+
+
+@pytest.mark.parametrize("bodies", [[b"a", b"bc"], [b"\0", b""]])
+def test_a_run_of_plain_messages_is_encoded_at_once(bodies: list[bytes]) -> None:
+    deliveries = Deliveries("1.2", "ID:x-", "")
+    form = deliveries.format("s", 0, True)
+    for content in (TEXT, BYTES):
+        like = Message("queue://a", b"", {"p": "%s"}, content=content)
+        run = MessageRun(like, [1, 2], [3, 4], bodies, b"\0" in bodies[0])
+        found = deliveries.encode_run(form, run)
+        if content == TEXT and run.has_nul:
+            assert not found, "those with the byte 0 have a length, and others have none"
+        else:
+            assert found == b"".join([deliveries.encode(form, message, 0) for message in run])

@@ -71,7 +71,7 @@ class Recipient(Protocol):
         """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
 
     def deliver(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None: ...
-    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
+    def deliver_all(self, subscription: QueueConsumer, messages: Sequence[Message]) -> None:
         """`deliver` for each of `messages`, none of them large, for the first time."""
 
     def browsed(self, subscription: QueueConsumer) -> None:

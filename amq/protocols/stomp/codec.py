@@ -28,6 +28,7 @@ from amq.core.message import (
     lift,
     plain,
 )
+from amq.core.message_run import MessageRun
 from amq.core.remembered import Remembered
 from amq.protocols.codec import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
@@ -681,6 +682,8 @@ class StompCodec:
 
     def deliveries(self, subscription: DeliveryFormat, messages: Sequence[Message]) -> tuple[bytes, int]:
         """Messages for one subscription, each for the first time, up to the first that is costly; and how many."""
+        if isinstance(messages, MessageRun) and (frames := self._deliveries.encode_run(subscription, messages)):
+            return frames, len(messages)
         return self._deliveries.encode_all(subscription, messages)
 
     def batch(self, subscription: DeliveryFormat, batch: MessageBatch) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from amq.core.message import DEFAULT_PRIORITY, MAP, TEXT, CostlyError, Lifted, Message, MessageBatch, headers, plain
+from amq.core.message_run import MessageRun
 from amq.core.ownership import given
 from amq.core.remembered import Remembered
 from amq.protocols.stomp.destination import wire_name
@@ -172,6 +173,31 @@ class Deliveries:
         except CostlyError:
             pass
         return b"".join(frames), len(frames)
+
+    def encode_run(self, form: DeliveryFormat, run: MessageRun) -> bytes:
+        """`encode` for each of `run`, for the first time; b"" = that is not possible for all of them at once."""
+        like = run.like
+        is_text = like.content == TEXT
+        if (
+            (is_text and run.has_nul)
+            or like.envelope is not None
+            or like.duplicate_id
+            or like.expires_ms
+            or like.priority != DEFAULT_PRIORITY
+            or form.transformation
+        ):
+            return b""
+        where = self._wire_names.get(like.destination) or self._wire_name(like.destination)
+        middle = "persistent:true\n" if like.persistent else ""
+        rare = self._rare_headers(like, 0) if like.properties or like.content_type else ""
+        marks = (form.head, form.ack, where, middle, rare)
+        head, ack, name, middle, rare = (mark.replace("%", "%%") for mark in marks)
+        numbers = f"{head}%d{ack}%d" if ack else f"{head}%d"
+        length = "" if is_text else "content-length:%d\n"
+        frame = f"{numbers}{name}%d\n{middle}{length}{rare}\n%b\0".encode("utf-8", "replace")
+        seqs, columns = run.seqs, [run.times, run.bodies] if is_text else [run.times, map(len, run.bodies), run.bodies]
+        rows = zip(*([seqs, seqs] if ack else [seqs]), *columns, strict=True)
+        return b"".join([frame % row for row in rows])
 
     def end_of_browse(self, form: DeliveryFormat) -> bytes:
         """The MESSAGE frame, which is no message, that ends a browse; as ActiveMQ writes it."""
