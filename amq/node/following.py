@@ -90,7 +90,9 @@ class Following:
             more = self._begun(epoch).follow(epoch.number, epoch.sealed, FOLLOW_BYTES, listing)
             self._read().forget_idle()
         except DivergedError as error:
-            _log.info("following the journal anew", reason=error.description)
+            if error.description != self._trouble:
+                self._trouble = error.description
+                _log.info("following the journal anew", reason=self._trouble)
             self._follower, self.state, self._list_at = None, None, now
             return False
         except (AmqError, OSError) as error:  # it may pass; if not, it is the next master's to judge

@@ -1,6 +1,6 @@
 """Three members of a replicated store stop and start in every order: 6 × 6, and each of it twice.
 
-    python -m tests.quorum.orders DIR [--seed N] [--least 1,2] [--first 72] [--etcd]
+    python -m tests.quorum.orders DIR [--seed N] [--least 1,2] [--skip 0] [--first 36] [--etcd]
 
 Each turn stops the three members one after the other, each with kill -9 or SIGTERM as is drawn, and starts them in an
 order. Clients, one at each member, send all the time. After each step is checked: those that are up and by the record
@@ -159,7 +159,7 @@ def name_of(copy: str) -> str:
 
 @contextlib.contextmanager
 def three_members(directory: Path, coordinator: str, least: int, random: Random) -> Iterator[Orders]:
-    with Brokers(directory, **OPTIONS) as brokers:
+    with Brokers(directory, **OPTIONS | {"lockKeepAlivePeriod": "60s"}) as brokers:
         found = []
         for name in NAMES:
             broker = brokers.add(name)
@@ -204,13 +204,15 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="a new one, for the copies and the coordinator")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 32))
     parser.add_argument("--least", default="1,2", help="values of leastCopies, separated by commas")
-    parser.add_argument("--first", type=int, default=len(ORDERS) ** 2, help="only so many of the 36 orders, as drawn")
+    parser.add_argument("--skip", type=int, default=0, help="so many of the 36 orders, as drawn")
+    parser.add_argument("--first", type=int, default=len(ORDERS) ** 2, help="only so many of the others")
     parser.add_argument("--etcd", action="store_true", help="etcd is the coordinator")
     options = parser.parse_args()
     with coordinator_of(options.directory.resolve(), options.etcd) as coordinator:
         for least in map(int, options.least.split(",")):
             random = Random(options.seed)
-            turns = random.sample([*product(ORDERS, ORDERS)], options.first)
+            drawn = random.sample([*product(ORDERS, ORDERS)], len(ORDERS) ** 2)
+            turns = drawn[options.skip :][: options.first]
             own = options.directory.resolve() / f"least{least}"
             own.mkdir()
             figures = run(own, coordinator, least, turns, random)

@@ -36,6 +36,7 @@ from tests.postgres import needs_postgres, postgres
 from tests.traffic import Producer, connect_any, drain, send
 
 MEMBERS = "abc"
+STORE_UNUSABLE = 4  # exit code
 
 
 @contextmanager
@@ -112,10 +113,9 @@ def test_masters_are_killed_a_disk_is_lost_and_all_stop_and_start(tmp_path: Path
             wait_for_epoch(book, epoch + 1)
             producer.wait_confirmed(100)
             killed.start()
-        lost = next(each for each in brokers if each is not master_of(brokers, book))
-        old = book.read().record.members
-        lost.kill()
+        lost, old = master_of(brokers, book), book.read().record.members
         shutil.rmtree(tmp_path / lost.name)
+        assert lost.wait_exit() == STORE_UNUSABLE
         lost.start()
         wait_until(lambda: len(book.read().record.members - old) == 1, "the new disk is a copy that counts")
         producer.wait_confirmed(100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -250,6 +251,28 @@ def test_two_processes_cannot_keep_one_copy(group: GroupOfCopies) -> None:
     group.member("a")
     with pytest.raises(StoreError, match="used by another broker"):
         group.member("a")
+
+
+@pytest.mark.parametrize("removed", ["master", "slave"])
+def test_a_member_whose_directory_is_removed_counts_it_as_lost(group: GroupOfCopies, removed: str) -> None:
+    """A master writes on into files without names, for they are open."""
+    a, b, _ = three(group)
+    writer = a.create(1)
+    end = a.append(writer, HEADER_BYTES, b"kept")
+    lost = a if removed == "master" else b
+    shutil.rmtree(lost.directory)
+    with pytest.raises(StoreError, match="start the broker again, and it fills a new copy") as raised:
+        lost.at_work.why_not()
+    assert raised.value.code == "STORE_MISSING"
+    if removed == "slave":
+        a.append(writer, end, b"more")
+        return
+    until(lambda: a.at_work.seen() is None, "it is the master no more")
+    a.locker.abandon()
+    with pytest.raises(OSError, match=r"not the master any more|removed or replaced"):
+        a.append(writer, end, b"more")
+    b.take_over()
+    assert b.term.epoch.sealed == {"00000001-00000001.seg": end}
 
 
 def test_a_store_of_another_kind_is_left_alone(group: GroupOfCopies) -> None:

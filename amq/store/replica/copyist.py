@@ -50,6 +50,16 @@ class Copyist:
             self._go_on()
             self.disk.write(name, start, end, pieces)
 
+    def check(self) -> None:
+        """Whether the directory is still there: a master writes on into files that have no name any more. Raises
+        StoreError, OSError: then the copy is lost, and answers nothing."""
+        with self.mutex:
+            try:
+                self.disk.check()
+            except Exception as error:
+                self._failed = error
+                raise
+
     def cut(self) -> None:
         """Remove the writes that the copy does not keep. Raises OSError."""
         with self.mutex:

@@ -169,6 +169,21 @@ class CopyDisk:
         self.position = self.written = self._measure() if whole else 0
         return KeptState(numbers[0], numbers[1], whole, self.position, self.epoch)
 
+    def check(self) -> None:
+        """Raises StoreError where somebody removed or replaced the directory; OSError."""
+        assert self._lock is not None
+        own = self._vfs.fstat(self._lock)
+        try:
+            found = self._vfs.stat(self._path(LOCK_NAME))
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+            raise StoreError(
+                f"{self._directory} was removed or replaced while this broker used it, so this copy is lost: start the "
+                "broker again, and it fills a new copy",
+                code="STORE_MISSING",
+            )
+
     def close(self) -> None:
         self._close_writers()
         lock, self._lock = self._lock, None

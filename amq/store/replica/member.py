@@ -126,6 +126,7 @@ class ReplicaMember:
 
     def why_not(self) -> str:
         """Why this member cannot become the master now; "" = it may try. Raises StoreError, OSError."""
+        self.copyist.check()
         record, keeper = self._book.read().record, self.copyist.keeper
         if not record.term:
             if keeper.term:
@@ -403,6 +404,7 @@ class ReplicaMember:
             self._serve()
             if self._clock.monotonic() >= tick_at:
                 tick_at = self._clock.monotonic() + TICK_S
+                self._check_copy()
                 with self._changed:
                     self._tick()
 
@@ -413,6 +415,16 @@ class ReplicaMember:
             self._supply()
         except (OSError, AmqError) as error:
             self._tell("the copy of this member cannot be used now", str(error))
+
+    def _check_copy(self) -> None:
+        """A master whose directory is gone must leave its place to a member that has a disk."""
+        try:
+            self.copyist.check()
+        except (OSError, AmqError) as error:
+            self._tell("the copy of this member cannot be used now", str(error))
+            with self._changed:
+                if self._machine is not None:
+                    self._end(f"its own copy failed: {error}")
 
     def _tick(self) -> None:
         machine = self._machine
