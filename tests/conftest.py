@@ -22,7 +22,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.certificates import Authority
 from tests.sampling import USUAL_EXAMPLES
-from tests.scopes import rank_of, scope_of
+from tests.scopes import has_other_levels, rank_of, scope_of
 
 # Before whatever is collected first imports them: a benchmark does.
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
@@ -52,6 +52,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_sockets])
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Three of five files have quick tests alone. `make test-deep` imports none of them, in any of its processes."""
+    is_of_another_level = config.getoption("markexpr") in ("deep and not thorough", "thorough")
+    is_file = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_of_another_level and is_file and not has_other_levels(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. A file that
     waits for other processes runs beside one that computes, so that no core pauses. A name made of a set is
@@ -59,6 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "set({" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give ids to parameters that hold a set")
+        if any(item.iter_markers("deep")) or any(item.iter_markers("thorough")):
+            assert has_other_levels(item.path), f"{item.nodeid}: `make test-deep` would not find it (tests/scopes.py)"
     files = dict.fromkeys(item.path for item in items)
     waiting = [path for path in files if path.parent == TESTS or path.relative_to(TESTS).parts[0] in WAITING]
     computing = [path for path in files if path not in waiting]

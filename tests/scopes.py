@@ -53,5 +53,11 @@ def rank_of(nodeid: str) -> int:
 
 
 @functools.cache
+def has_other_levels(path: Path) -> bool:
+    """Whether a test of that file may be more than quick: the file names what makes it so."""
+    return re.search(r"deep|thorough|sampled|only\(|spark", path.read_text()) is not None
+
+
+@functools.cache
 def _has_session(path: str) -> bool:
     return re.search(r"\bspark: ", (ROOT / path).read_text()) is not None

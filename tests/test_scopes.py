@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.scopes import LONG, ROOT, SHARES, rank_of, scope_of
+from pathlib import Path
+
+import pytest
+
+from tests.scopes import LONG, ROOT, SHARES, has_other_levels, rank_of, scope_of
 
 
 def test_a_file_is_one_scope_and_all_that_use_the_session_of_spark_are_one() -> None:
@@ -25,3 +29,13 @@ def test_the_session_of_spark_begins_and_then_what_takes_long() -> None:
 
 def test_files_that_begin_first_exist() -> None:
     assert [path for path in (*LONG, *SHARES) if not (ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["@pytest.mark.deep\n", "sampled(KINDS)", "thorough(2, 3)", "only(KINDS, 1)", "(spark: Any)"]
+)
+def test_a_file_with_deep_tests_is_known_by_its_text(text: str, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(text)
+    (tmp_path / "test_other.py").write_text("def test_a() -> None: pass\n")
+    assert has_other_levels(tmp_path / "test_it.py")
+    assert not has_other_levels(tmp_path / "test_other.py")

@@ -243,9 +243,9 @@ def test_an_operators_list_shows_what_swells_as_it_came(tmp_path: Path, monkeypa
         return real(data, bytes_max)
 
     monkeypatch.setattr(openwire, "inflated", inflating)
-    swollen = [compressed(number, 48 << 20) for number in range(25)]
+    swollen = [compressed(number, 48 << 20) for number in range(4)]
     rows = [row_of(world.broker, FoundMessage(message, 0)) for message in swollen for _ in range(2)]
-    assert made[0] <= 25 * LOOP_BYTES_MAX, "each was tried once"
+    assert made[0] <= len(swollen) * LOOP_BYTES_MAX, "each was tried once"
     for row, message in zip(rows[::2], swollen, strict=True):
         assert row["remark"] == AS_IT_CAME
         assert row["bytes"] == len(message.body)
