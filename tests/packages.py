@@ -47,7 +47,7 @@ for name in ("amq", "amq-journal"):
 def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="amq-packages."))
     try:
-        source, wheel = build(directory / "dist")
+        wheel = build(directory / "dist")
         check_names(wheel)
         tries: list[tuple[str, Callable[[], None]]] = [
             ("the wheel with [spark] installs and runs", partial(try_spark, wheel, directory)),
@@ -55,7 +55,6 @@ def main() -> int:
                 (f"{version_of(python)}: the wheel installs and runs", partial(try_bare, python, wheel, directory))
                 for python in interpreters()
             ),
-            ("the source distribution installs", partial(try_source, source, directory)),
         ]
         with ThreadPoolExecutor(2) as pool:  # the longest, which is first, takes as long as all others
             for done in [pool.submit(told, *each) for each in tries]:
@@ -72,8 +71,8 @@ def told(what: str, trial: Callable[[], None]) -> None:
     say(f"{what}, {time.monotonic() - began_s:.0f} s")
 
 
-def build(directory: Path) -> tuple[Path, Path]:
-    """(source distribution, wheel). The wheel is built from the source distribution, not from the checkout."""
+def build(directory: Path) -> Path:
+    """The wheel. It is built from the source distribution, not from the checkout: so that one can be installed, too."""
     run(sys.executable, "-m", "build", "--outdir", directory, ROOT)
     [source], [wheel] = directory.glob("*.tar.gz"), directory.glob("*.whl")
     with tarfile.open(source) as archive:
@@ -82,7 +81,7 @@ def build(directory: Path) -> tuple[Path, Path]:
     assert examples
     for name in ("README.md", "pyproject.toml", "setup.cfg", *examples):
         assert name in names, f"{source.name} lacks {name}"
-    return source, wheel
+    return wheel
 
 
 def check_names(wheel: Path) -> None:
@@ -131,11 +130,6 @@ def try_bare(python: str, wheel: Path, directory: Path) -> None:
     assert "amq start" in run(bin / "amq", "help", "start", cwd=place)
     assert "_AMQ_COMPLETE" in run(bin / "amq", "completion", "bash", cwd=place)
     run(bin / "amq", "demo", "--kills", "1", "--json", cwd=place)
-
-
-def try_source(source: Path, directory: Path) -> None:
-    bin = install(sys._base_executable, directory / "source", str(source))
-    assert run(bin / "amq", "--version", cwd=directory).startswith("amq ")
 
 
 def try_spark(wheel: Path, directory: Path) -> None:

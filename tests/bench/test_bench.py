@@ -78,7 +78,7 @@ bench.main()
 """
 QUICK = "transactions --kind plain --messages 30"
 # One of each way to load a broker and to read a figure; `make test-thorough` runs all others.
-DEEP = ("throughput", "recovery", "jms", "console", "gateway", "clusters", "subscriptions", "spark_sink")
+DEEP = ("throughput", "recovery", "jms", "console", "gateway", "clusters", "subscriptions")
 
 
 def programs() -> list[Any]:

@@ -17,6 +17,7 @@ from amq.store.open import locker_of
 from tests.brokers import Broker, Brokers
 from tests.patience import DEADLINE_S
 from tests.postgres import needs_postgres, postgres
+from tests.sampling import thorough
 from tests.traffic import Producer, connect_any, drain, send
 
 pytestmark = needs_postgres
@@ -110,8 +111,7 @@ def checked(pair: list[Broker], producer: Producer) -> None:
     assert set(confirmed) <= set(bodies)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("how", ["terminate", "restart", "crash"])
+@pytest.mark.parametrize("how", [pytest.param("crash", marks=pytest.mark.deep), *thorough("terminate", "restart")])
 def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: str) -> None:
     with postgres() as server, Brokers(tmp_path, locker=server.url("postgres")) as brokers:
         pair = [brokers.master("a"), brokers.slave("b")]
