@@ -25,7 +25,7 @@ from tests.sampling import USUAL_EXAMPLES
 from tests.scopes import has_other_levels, rank_of, scope_of
 
 # Before whatever is collected first imports them: a benchmark does.
-pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
+pytest.register_assert_rewrite(*(f"tests.broker.{name}" for name in ("world", "carrying", "topic_checks", "model")))
 
 # The host may be busy: no example fails because it takes long. Test modules read these defaults when they are imported.
 # Each run draws other examples, and those of a day are thousands. `make test-thorough` draws 20 times as many.

@@ -1,4 +1,4 @@
-"""A broker for each test, closed at its end."""
+"""A broker for each test, or stores of a cluster, closed at its end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.broker.carrying import Cluster, clusters
 from tests.broker.world import World
 
 
@@ -30,3 +31,14 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     return make_world()
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    with clusters(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
+    return make_cluster()

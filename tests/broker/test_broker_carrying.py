@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,21 +12,17 @@ import pytest
 
 from amq.broker.transfer import moving
 from amq.cluster.placement import Placement
-from amq.cluster.placing import Await, StoreSeen, next_step
-from amq.cluster.seeing import seen_of
+from amq.cluster.placing import Await, next_step
 from amq.config.destination_options import DestinationOptions
 from amq.protocols.commands import Finish, Prepare
-from tests.broker.outboxes import STORES, TABLE, Stores, content, names_of
+from tests.broker.carrying import BODIES, OURS, OURS_TOO, Cluster, received, send
+from tests.broker.outboxes import STORES, TABLE, names_of
 from tests.broker.test_broker_retained import retain
-from tests.broker.world import World
 from tests.mutant import Mutant, mutants
 from tests.sampling import sampled
 
 SEEDS = range(6)
 
-OURS, OURS_TOO, _ = names_of("s1")
-THEIRS = names_of("s2")[0]
-BODIES = [b"%d" % number for number in range(30)]
 MUTANTS = mutants(r"""
 the new home serves before the old one has sent everything [crashes]
     amq.cluster.placing.next_step: (step.moving and (seen.held or seen.left)) => False
@@ -48,98 +43,9 @@ deliveries are not counted [all]
 """)
 
 
-class Cluster(Stores):
-    """Stores, and those who make the tables."""
-
-    def __init__(self, path: Path, table: Placement = TABLE, **config: Any) -> None:
-        super().__init__(path, table, **config)
-        self.table = table
-        self.settle(2)
-
-    def begin(self, pattern: str = OURS, store: str = "s2") -> None:
-        self.table = self.table.carried(pattern, store)
-        self.offer()
-
-    def offer(self, *stores: str) -> None:
-        for store in stores or self.table.stores:
-            world = self.worlds[store]
-            world.config = world.standby.config = world.config.__class__(
-                **{**vars_of(world.config), "placed": content(self.table, store)}
-            )
-            world.broker.reconfigure(world.config)
-
-    def seen(self) -> dict[str, StoreSeen]:
-        return {store: seen_of(dict(world.broker.homes.facts)) for store, world in self.worlds.items()}
-
-    def advance(self) -> bool:
-        """Make the next table, where the stores allow it."""
-        if self.table.step is None:
-            return False
-        found = next_step(self.table, self.seen())
-        if isinstance(found, Await):
-            return False
-        self.table = Placement.from_json(found.number, found.to_json())
-        self.offer()
-        return True
-
-    def finish(self) -> None:
-        for _ in range(20):
-            self.settle(2)
-            self.advance()
-        assert self.table.step is None, self.seen()
-        self.settle(2)
-
-
-def vars_of(config: Any) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}
-
-
 @pytest.fixture(autouse=True)
 def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MESSAGES_MAX", 50)
-
-
-@contextmanager
-def clusters(directory: Path) -> Iterator[Callable[..., Cluster]]:
-    """Makes clusters in `directory`, and closes them at the end."""
-    made: list[Cluster] = []
-
-    def make(**config: Any) -> Cluster:
-        made.append(Cluster(directory, **config))
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.close()
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    with clusters(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def cluster(make: Callable[..., Cluster]) -> Cluster:
-    return make()
-
-
-def send(world: World, bodies: list[bytes] = BODIES, queue: str = OURS, **fields: Any) -> None:
-    client = world.connect()
-    for body in bodies:
-        client.send(body, queue, **fields)
-    world.settle()
-    assert client.errors == []
-
-
-def received(world: World, queue: str = OURS, **fields: Any) -> list[bytes]:
-    client = world.connect()
-    client.subscribe(queue, ack="auto", **fields)
-    world.settle()
-    assert client.errors == []
-    client.disconnect()
-    world.settle()
-    return client.bodies
 
 
 def test_a_queue_comes_in_order_and_its_old_home_forgets_it(cluster: Cluster) -> None:
@@ -284,9 +190,9 @@ def test_what_is_scheduled_comes_at_its_time(cluster: Cluster) -> None:
     assert s1.broker.state.stored == 0
 
 
-def test_a_channel_goes_on_to_another_store(make: Callable[..., Cluster]) -> None:
+def test_a_channel_goes_on_to_another_store(make_cluster: Callable[..., Cluster]) -> None:
     """Its connection to the one before is open still, and is to end without the next answer (seed 8 of moves)."""
-    cluster = make(table=Placement.even(1, ("s1", "s2", "s3")))
+    cluster = make_cluster(table=Placement.even(1, ("s1", "s2", "s3")))
     name, other, _ = names_of("s1", placement=cluster.table)
     for queue, store in ((name, "s2"), (other, "s3")):
         send(cluster.worlds["s1"], [b"x"], queue)
@@ -297,8 +203,8 @@ def test_a_channel_goes_on_to_another_store(make: Callable[..., Cluster]) -> Non
         assert received(cluster.worlds[store], queue) == [b"x"]
 
 
-def test_nothing_expires_on_its_way(make: Callable[..., Cluster]) -> None:
-    cluster = make(destinations=(DestinationOptions(OURS, {"expiry_queue": f"DLQ.{OURS}"}),))
+def test_nothing_expires_on_its_way(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(destinations=(DestinationOptions(OURS, {"expiry_queue": f"DLQ.{OURS}"}),))
     s1, s2 = cluster.worlds.values()
     send(s1, [b"x"], expires_ms=s1.clock.wall_ms() + 20_000)
     cluster.begin()
@@ -346,8 +252,8 @@ def test_a_destination_waits_for_its_prepared_transaction(cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("seed", sampled(SEEDS, 3))
-def test_nothing_is_lost_or_doubled_whatever_ends(make: Callable[..., Cluster], seed: int) -> None:
-    crashes(make(), seed)
+def test_nothing_is_lost_or_doubled_whatever_ends(make_cluster: Callable[..., Cluster], seed: int) -> None:
+    crashes(make_cluster(), seed)
 
 
 def crashes(cluster: Cluster, seed: int) -> None:

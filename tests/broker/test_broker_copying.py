@@ -15,8 +15,8 @@ from amq.core.message import Message
 from amq.journal.hidden import SENT_SCHEME
 from amq.journal.records import PURGED, Consumed
 from amq.protocols.commands import Finish, Prepare, TakeCopies, Transfer
+from tests.broker.carrying import BODIES, OURS, THEIRS, Cluster, clusters, received, send
 from tests.broker.outboxes import STORES
-from tests.broker.test_broker_carrying import BODIES, OURS, THEIRS, Cluster, clusters, received, send
 from tests.broker.world import World
 from tests.mutant import Mutant, mutants
 from tests.sampling import sampled

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -14,8 +13,8 @@ from amq.broker.transfer import moving
 from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import Await, next_step
 from amq.protocols.commands import Begin, Commit, CommitBatch, Finish, MakeTemporary, Prepare
+from tests.broker.carrying import BODIES, OURS, Cluster, received, send
 from tests.broker.outboxes import STORES, TABLE, names_of
-from tests.broker.test_broker_carrying import BODIES, OURS, Cluster, received, send
 from tests.mutant import Mutant, mutants
 from tests.sampling import sampled
 
@@ -44,24 +43,6 @@ subscriptions to patterns stay [pattern]
 @pytest.fixture(autouse=True)
 def small_parcels_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MESSAGES_MAX", 50)
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
-
-    def make(**config: Any) -> Cluster:
-        made.append(Cluster(tmp_path / str(len(made)), **config))
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.close()
-
-
-@pytest.fixture
-def cluster(make: Callable[..., Cluster]) -> Cluster:
-    return make()
 
 
 def empty(cluster: Cluster, table: Placement | None = None) -> None:
@@ -135,8 +116,8 @@ def test_everything_comes_in_order(cluster: Cluster) -> None:
     assert (client.codes, other.codes) == (["MOVING"], ["MOVED"]), "as long as it does not know the last table"
 
 
-def test_what_is_in_every_store_comes_in_the_last_step(make: Callable[..., Cluster]) -> None:
-    in_every_store(make())
+def test_what_is_in_every_store_comes_in_the_last_step(make_cluster: Callable[..., Cluster]) -> None:
+    in_every_store(make_cluster())
 
 
 def in_every_store(cluster: Cluster) -> None:
@@ -153,8 +134,8 @@ def in_every_store(cluster: Cluster) -> None:
     assert sorted(received(s2, "clicks")) == sorted(received(s2, DLQ)) == [b"1", b"2", b"3"]
 
 
-def test_a_durable_subscription_to_a_pattern_comes(make: Callable[..., Cluster]) -> None:
-    pattern(make())
+def test_a_durable_subscription_to_a_pattern_comes(make_cluster: Callable[..., Cluster]) -> None:
+    pattern(make_cluster())
 
 
 def pattern(cluster: Cluster) -> None:
@@ -176,8 +157,8 @@ def pattern(cluster: Cluster) -> None:
     assert sorted(client.bodies) == [b"ours", b"theirs"]
 
 
-def test_it_waits_for_prepared_transactions(make: Callable[..., Cluster]) -> None:
-    prepared(make())
+def test_it_waits_for_prepared_transactions(make_cluster: Callable[..., Cluster]) -> None:
+    prepared(make_cluster())
 
 
 def prepared(cluster: Cluster) -> None:
@@ -198,8 +179,8 @@ def prepared(cluster: Cluster) -> None:
     assert received(s2) == [b"prepared"]
 
 
-def test_it_waits_for_what_it_does_not_send(make: Callable[..., Cluster]) -> None:
-    rest(make())
+def test_it_waits_for_what_it_does_not_send(make_cluster: Callable[..., Cluster]) -> None:
+    rest(make_cluster())
 
 
 def rest(cluster: Cluster) -> None:
@@ -215,8 +196,8 @@ def rest(cluster: Cluster) -> None:
     assert next_step(cluster.table, cluster.seen()) == Await(("s1",))
 
 
-def test_it_waits_for_stores_that_wait_for_it(make: Callable[..., Cluster]) -> None:
-    peers(make())
+def test_it_waits_for_stores_that_wait_for_it(make_cluster: Callable[..., Cluster]) -> None:
+    peers(make_cluster())
 
 
 def peers(cluster: Cluster) -> None:
@@ -231,8 +212,8 @@ def peers(cluster: Cluster) -> None:
     assert next_step(cluster.table, cluster.seen()) == Await(("s2",))
 
 
-def test_commits_are_answered_by_the_others(make: Callable[..., Cluster]) -> None:
-    outcomes(make())
+def test_commits_are_answered_by_the_others(make_cluster: Callable[..., Cluster]) -> None:
+    outcomes(make_cluster())
 
 
 def outcomes(cluster: Cluster) -> None:
@@ -252,8 +233,8 @@ def outcomes(cluster: Cluster) -> None:
     assert client.confirmed == ["again"], "it took place"
 
 
-def test_batches_that_took_place_are_known_to_the_others(make: Callable[..., Cluster]) -> None:
-    batches(make())
+def test_batches_that_took_place_are_known_to_the_others(make_cluster: Callable[..., Cluster]) -> None:
+    batches(make_cluster())
 
 
 def batches(cluster: Cluster) -> None:
@@ -375,6 +356,6 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
-def test_a_mutant_of_leaving_is_seen(mutant: Mutant, make: Callable[..., Cluster]) -> None:
+def test_a_mutant_of_leaving_is_seen(mutant: Mutant, make_cluster: Callable[..., Cluster]) -> None:
     with mutant.applied(), pytest.raises(AssertionError):
-        CHECKS[mutant.seen_by](make())
+        CHECKS[mutant.seen_by](make_cluster())

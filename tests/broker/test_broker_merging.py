@@ -15,8 +15,8 @@ from amq.core.errors import CommandError, NewerFormatError, StoreFullError
 from amq.journal.records import Marker
 from amq.journal.records.transactions import BatchContent
 from amq.protocols.commands import Prepare
+from tests.broker.carrying import BODIES, received, send
 from tests.broker.outboxes import STORES, TABLE, Stores, Ways, content
-from tests.broker.test_broker_carrying import BODIES, received, send
 from tests.broker.world import World
 from tests.mutant import Mutant, mutants
 from tests.sampling import sampled

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from amq.broker.transfer import moving
 from amq.management.views import QUEUE_FIELDS
-from tests.broker.test_broker_carrying import OURS, OURS_TOO, Cluster, clusters, received, send
+from tests.broker.carrying import OURS, OURS_TOO, Cluster, received, send
 from tests.broker.world import Client, World
 
 GROUPS = [f"group {number}" for number in range(8)]
 NAMES = ("a", "b")
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    with clusters(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture
-def cluster(make: Callable[..., Cluster]) -> Cluster:
-    return make()
 
 
 class Consumers:
@@ -174,8 +162,8 @@ def test_after_a_takeover_on_the_way_groups_get_consumers_as_after_any(cluster: 
     assert {*consumers.owners()} == {*GROUPS}
 
 
-def test_a_move_rebalances_nothing(make: Callable[..., Cluster]) -> None:
-    cluster = make(group_rebalance=True)
+def test_a_move_rebalances_nothing(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(group_rebalance=True)
     s1, s2 = cluster.worlds.values()
     consumers = at_work(s1, *NAMES)
     before = consumers.owners()
