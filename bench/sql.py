@@ -2,7 +2,8 @@
 
 All brokers stay up during the run and take turns on each row, as in bench.throughput; amq and ActiveMQ use the same
 server. `--activemq` needs Debian's activemq and libpostgresql-jdbc-java. Give it a separate empty database on
-127.0.0.1, as a role that may create tables and has no password (`trust`).
+127.0.0.1, as a role that may create tables and has no password (`trust`). The floor is that of a directory: it syncs
+a file, and has no database.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from bench import brokers, cli, host, takeover
 from bench.load import LoadError
-from bench.throughput import ROWS, Effort, add_arguments, measure, table
+from bench.throughput import FLOOR, ROWS, Effort, add_arguments, add_floor, measure, table
 
 EXAMPLES = (
     "postgresql://bench@127.0.0.1/amq",
@@ -100,6 +101,7 @@ def main() -> None:
         "--takeover", metavar="N", type=int, default=0, help="instead, kill the master N times with --backlog waiting"
     )
     add_arguments(parser, ROWS)
+    add_floor(parser)
     args = parser.parse_args()
     cli.terminate_on_signal()
     kinds = ["amq", SqlBroker.kind, *([JdbcBroker.kind] if args.activemq else [])]
@@ -110,6 +112,7 @@ def main() -> None:
     if args.takeover:
         takeovers(args, kinds)
         return
+    kinds += [FLOOR] * args.floor
     try:
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerProcessError) as error:

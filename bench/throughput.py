@@ -226,6 +226,11 @@ def _to_the_floor(
     return {"rate": _ratio(rates[kind], rates[least]).median, "cpu": cpu}
 
 
+def to_the_floor(ratios: dict[str, float | None]) -> str:
+    """Ratios of `_to_the_floor` as they are shown."""
+    return f"{ratios['rate']:.2f}, " + (f"{ratios['cpu']:.1f}" if ratios["cpu"] else "–")
+
+
 def _us(microseconds: float) -> str:
     """A time of one message as it is shown."""
     return f"{microseconds:.0f}" if microseconds >= 20 else f"{microseconds:.1f}"
@@ -257,10 +262,7 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
             cells.append(f"{colour}{line['ratio']['median']:.2f}")
             cells.append("–" if line["target"] is None else f"≥ {line['target']:g}")
         if FLOOR in kinds:
-            ratios = [line["floor"][kind] for kind in compared]
-            cells.append(
-                " | ".join(f"{each['rate']:.2f}, " + (f"{each['cpu']:.1f}" if each["cpu"] else "–") for each in ratios)
-            )
+            cells.append(" | ".join(to_the_floor(line["floor"][kind]) for kind in compared))
         shown.add_row(*cells)
     return shown
 
