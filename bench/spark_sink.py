@@ -5,8 +5,9 @@ of its commit too, without the start of the query. A small one goes before, to w
 value alone, with a key, with a key and three headers, and the same in frames of single messages, as it was before there
 were others (through a relay: see `bench.plain`); foreachBatch with a loop over rows that sends each with a client
 (ours, pipelined, or stomp.py); and the ceiling: frames to a socket whose other end throws them away. The floor moves
-and syncs the same bytes with no broker and no Spark (bench/floor/floor.c). Invariant: a result is returned only when
-the queue held each row once.
+and syncs the same bytes with no broker and no Spark (bench/floor/floor.c). With `--stores` in place of all that: the
+rows go to a queue in each of 1, 2 and 4 stores of a cluster, whose tasks write to the masters themselves. Invariant: a
+result is returned only when the queues held each row once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from rich.table import Table
 
 from bench import brokers, cli, floor, host, plain
 from bench.load import LoadError
+from bench.spark_source import names_in_stores
 from bench.wire import WireConnection, WireError
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
-EXAMPLES = ("--quick", "--rows 1000000 --json spark.json")
+EXAMPLES = ("--quick", "--rows 1000000 --json spark.json", "--stores")
+STORES = (1, 2, 4)
 WARM_UP_ROWS = 20_000
 QUICK_JVM = False  # one that starts soon and compiles little, for tests
 BODY_BYTES = 100
@@ -134,10 +137,10 @@ def to_socket(spark: Any, port: int) -> Start:
     return lambda rows, _: rows.writeStream.format("discarding")
 
 
-def run(spark: Any, way: Start, queue: str, rows: int, columns: str = VALUE) -> float:
-    """Seconds of a micro-batch of this many rows."""
+def run(spark: Any, way: Start, queue: str, rows: int, columns: str = VALUE, more: Sequence[str] = ()) -> float:
+    """Seconds of a micro-batch of this many rows. `more` columns are beside those of `columns`."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    values = stream.selectExpr(f"lpad(CAST(value AS STRING), {BODY_BYTES}, '.') AS value", *COLUMNS[columns])
+    values = stream.selectExpr(f"lpad(CAST(value AS STRING), {BODY_BYTES}, '.') AS value", *COLUMNS[columns], *more)
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = way(values, queue).option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query = writer.start()
@@ -146,37 +149,82 @@ def run(spark: Any, way: Start, queue: str, rows: int, columns: str = VALUE) -> 
         return sum(progress["durationMs"]["addBatch"] for progress in query.recentProgress) / 1000
 
 
-def take_all(port: int, queue: str, rows: int) -> None:
-    """Consume the queue, which must hold each row once, and no more. Raises LoadError, WireError."""
+def take_all(port: int, queues: Sequence[str], rows: int) -> None:
+    """Consume the queues, which must hold each row once, and no more. Raises LoadError, WireError."""
+    told = " and ".join(queues)
     seen = bytearray(rows)
     with WireConnection(port) as connection:
-        connection.send("SUBSCRIBE", {"id": "1", "destination": queue, "ack": "auto", "activemq.prefetchSize": 10_000})
+        for id, queue in enumerate(queues):
+            headers = {"id": str(id), "destination": queue, "ack": "auto", "activemq.prefetchSize": 10_000}
+            connection.send("SUBSCRIBE", headers)
         count = 0
         while count < rows:
             try:
                 frames = connection.read(READ_TIMEOUT_S)
             except TimeoutError as error:
-                raise LoadError(f"{queue} held {count} of {rows} rows") from error
+                raise LoadError(f"{told} held {count} of {rows} rows") from error
             for frame in frames:
                 seen[int(frame.body.lstrip(b"."))] += 1
             count += len(frames)
-        connection.send("UNSUBSCRIBE", {"id": "1", "receipt": "end"})  # what there is beyond comes before that receipt
-        for frame in connection.receipt("end", READ_TIMEOUT_S):
-            seen[int(frame.body.lstrip(b"."))] += 1
+        for id in range(len(queues)):  # what there is beyond comes before that receipt
+            connection.send("UNSUBSCRIBE", {"id": str(id), "receipt": "end"})
+            for frame in connection.receipt("end", READ_TIMEOUT_S):
+                seen[int(frame.body.lstrip(b"."))] += 1
     if set(seen) != {1}:
         missing = seen.count(0)
-        raise LoadError(f"{queue}: {missing} rows are missing, {rows - missing - seen.count(1)} came twice")
+        raise LoadError(f"{told}: {missing} rows are missing, {rows - missing - seen.count(1)} came twice")
+
+
+def _spark(stack: contextlib.ExitStack, directory: str | None) -> Any:
+    home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
+    os.environ.update(environment(home, quick=QUICK_JVM))
+    cli.progress("starting Spark")
+    spark = start(home, "local[2]")
+    stack.callback(stop_jvm)
+    stack.callback(spark.stop)
+    return spark
+
+
+def measure_stores(rows: int, directory: str | None, options: dict[str, str]) -> list[dict[str, Any]]:
+    """The same to a queue in each of several stores. Raises LoadError, WireError."""
+    results = []
+    with contextlib.ExitStack() as stack:
+        spark = _spark(stack, directory)
+        node = stack.enter_context(brokers.BrokerGroup("stores", directory=directory, options=options)).wait_master()
+        url = f"failover:(stomp://127.0.0.1:{node.port})"
+
+        def way(written: Any, _: str) -> Any:
+            return written.writeStream.format("amq").options(url=url, delivery="exactly-once")
+
+        for stores in STORES:
+            cli.progress(f"{stores} stores")
+            for part, count in enumerate(filter(None, (min(WARM_UP_ROWS, rows), rows))):
+                queues = names_in_stores(url, f"/queue/bench.{stores}.{part}", stores)
+                column = f"array({', '.join(map(repr, queues))})[CAST(value % {stores} AS INT)] AS destination"
+                before_s = node.cpu_s()
+                seconds = run(spark, way, "", count, more=[column])
+                cpu_us = (node.cpu_s() - before_s) * 1e6 / count
+                take_all(node.port, queues, count)
+            line = {"way": f"exactly-once, {stores} stores", "rows": rows, "seconds": seconds}
+            results.append({**line, "rows_per_s": rows / seconds, "broker_us_per_row": cpu_us})
+    return results
+
+
+def table_of_stores(results: Sequence[dict[str, Any]]) -> Table:
+    first = results[0]["rows_per_s"]
+    shown = Table(title=f"Spark local[2] to the stores of a cluster, {results[0]['rows']:,} rows of {BODY_BYTES} bytes")
+    for heading in ("", "rows/s", "of one store", "CPU µs/row of the node"):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for line in results:
+        rate = line["rows_per_s"]
+        shown.add_row(line["way"], f"{rate:,.0f}", f"{rate / first:.2f}", f"{line['broker_us_per_row']:.1f}")
+    return shown
 
 
 def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[dict[str, Any]]:
     results = []
     with contextlib.ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
-        os.environ.update(environment(home, quick=QUICK_JVM))
-        cli.progress("starting Spark")
-        spark = start(home, "local[2]")
-        stack.callback(stop_jvm)
-        stack.callback(spark.stop)
+        spark = _spark(stack, directory)
         sink = subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
         stack.callback(sink.wait)
         stack.callback(sink.kill)
@@ -209,7 +257,7 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
                 seconds = run(spark, way, queue, count, columns)
                 cpu_us = (broker.cpu_s() - before_s) * 1e6 / count
                 if stored:
-                    take_all(broker.port, queue, count)
+                    take_all(broker.port, [queue], count)
             results.append(
                 {
                     "way": name,
@@ -255,12 +303,19 @@ def table(results: list[dict[str, Any]], least: floor.RowsFloor | None) -> Table
 def main() -> None:
     parser = cli.parser("spark_sink", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="(default %(default)s)")
+    parser.add_argument(
+        "--stores", action="store_true", help="write to 1, 2 and 4 stores of a cluster, and nothing else"
+    )
     args = parser.parse_args()
     cli.terminate_on_signal()
     if why := why_no_spark():
         sys.exit(f"failed: {why}")
     rows = 50_000 if args.quick else args.rows
     try:
+        if args.stores:
+            results = measure_stores(rows, args.dir, cli.amq_options(args))
+            cli.show(args, {"host": host.describe(args.dir), "spark_sink": results}, table_of_stores(results))
+            return
         results = measure(rows, args.dir, cli.amq_options(args))
         least = floor.rows(floor.SINK, rows, BODY_BYTES, args.dir)
     except (LoadError, WireError, OSError, floor.FloorError, brokers.BrokerProcessError) as error:

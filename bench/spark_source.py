@@ -190,6 +190,20 @@ class SourceBench:
         return found
 
 
+def names_in_stores(url: str, queue: str, count: int) -> list[str]:
+    """Names of queues that begin with `queue`, each of which lives in another store of the cluster at `url`."""
+    found: dict[str, str] = {}
+    with amq.connect(url) as connection:
+        for number in range(1000):
+            name = f"{queue}.{number}"
+            where = connection.where(name)
+            assert where is not None, "it is a gateway"
+            found.setdefault(where.homes[0], name)
+            if len(found) == count:
+                break
+    return [*found.values()]
+
+
 class StoresBench(SourceBench):
     """The same of a cluster: in place of a queue are `count` queues, each in another store."""
 
@@ -200,25 +214,13 @@ class StoresBench(SourceBench):
         super().__init__(spark, url, url, str(node.store), size_bytes, cpu_s)
         self._count = count
 
-    def _names(self, queue: str) -> list[str]:
-        found: dict[str, str] = {}
-        with amq.connect(self._url) as connection:
-            for number in range(1000):
-                name = f"{queue}.{number}"
-                where = connection.where(name)
-                assert where is not None, "it is a gateway"
-                found.setdefault(where.homes[0], name)
-                if len(found) == self._count:
-                    break
-        return [*found.values()]
-
     def fill(self, queue: str, rows: int) -> None:
-        names = self._names(queue)
+        names = names_in_stores(self._url, queue, self._count)
         for name in names:
             super().fill(name, rows // len(names))
 
     def _stream(self, queue: str, rows: int, **more: str) -> int:
-        return super()._stream(",".join(self._names(queue)), rows, **more)
+        return super()._stream(",".join(names_in_stores(self._url, queue, self._count)), rows, **more)
 
 
 def frame_of(size_bytes: int) -> bytes:
