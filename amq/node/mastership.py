@@ -124,6 +124,8 @@ class Mastership(Reception):
         self.epoch, self._failed = epoch.number, failed
         store_uuid = recovered.store_uuid or self._entropy.randbytes(16)
         self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
+        if self._doors.store.log.is_patient:
+            self._doors.store.hear_on(self.loop)
         self.journal.begin(self.epoch, store_uuid, recovered, valid)
         self.broker.begin(self.epoch, recovered.read_bytes)
         self.turn.serve(self.broker, self.journal, valid)
@@ -244,6 +246,8 @@ class Mastership(Reception):
         if self._peers is not None:
             self._peers.close()
         self.journal.abandon()
+        if self._doors.store.log.is_patient:
+            self._doors.store.hear_on(None)
         self._runner.close()
         self._reader.close()
         if self._upkeep is not None:

@@ -124,7 +124,7 @@ class Member:
             authenticate,
             hosting.credentials,
             protocols,
-            hosting.alone and not self._doors.store.log.is_patient,
+            hosting.alone,
             lambda: self.manager,
         )
         self._loop = Loop(threads, config.lock_keep_alive_period_s)

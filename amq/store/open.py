@@ -208,6 +208,7 @@ def replica_in(
         lambda segments, name: part.take(partial(make, segments, name)),
         partial(store_copies, group),
         lambda: part.member.seen() if part.member is not None else None,
+        part.hear_on,
     )
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from amq.store.board import Board
 from amq.store.copies import CopiesNow
 from amq.store.election import Election
 from amq.store.epoch import Epochs
 from amq.store.segment_log import SegmentFormat, SegmentLog
+
+
+class EventLoop(Protocol):
+    """The part of an event loop that a store uses. Any thread may call `call_soon_threadsafe`."""
+
+    def call_soon(self, callback: Callable[..., Any], /, *args: Any) -> Any: ...
+
+    def call_soon_threadsafe(self, callback: Callable[..., Any], /, *args: Any) -> Any: ...
 
 
 def _no_part(_segments: SegmentFormat, _name: str) -> AbstractContextManager[None]:
@@ -35,6 +44,9 @@ def _no_copies() -> None:
     return None
 
 
+def _hears_nothing(_loop: EventLoop | None) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """The store `name`, as one member sees it. The adapters of the ports may be of different kinds: a lock alone in a
@@ -45,6 +57,7 @@ class Store:
     may become master: it keeps a copy, where the store is made of copies. It may raise StoreError, OSError.
     `copies()` = what is known of these, None where the store is not made of copies; it may raise StoreError, OSError.
     `copies_seen()` = how the master that takes part here sees them, None = it is not the master; it waits for nothing.
+    `hear_on(loop)`, called in that loop: a log that is patient hears there what became of appends; None = no more.
     """
 
     name: str
@@ -56,6 +69,7 @@ class Store:
     take_part: Callable[[SegmentFormat, str], AbstractContextManager[None]] = _no_part
     copies: Callable[[], StoreCopies | None] = _no_copies
     copies_seen: Callable[[], CopiesNow | None] = _no_copies
+    hear_on: Callable[[EventLoop | None], None] = _hears_nothing
 
     def make(self) -> None:
         """Make what is missing of the store, inside what exists. Raises StoreError where a person must act, OSError."""

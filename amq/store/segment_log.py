@@ -8,7 +8,7 @@ when all of it is durable. Every call may hang in the store, and raises OSError 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, Self
 
 from amq.doors.clock import Clock
@@ -98,6 +98,21 @@ class Writer(Protocol):
         ...
 
 
+Told = Callable[[Exception | None], None]
+
+
+class PatientWriter(Writer, Protocol):
+    """The end of a segment of a log that is patient."""
+
+    def begin(
+        self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], told: Told, *, waits: bool
+    ) -> bool:
+        """Append as `append` does, and wait for no other host: `told` is called in the event loop of `Store.hear_on`,
+        once, when all is durable, or with the error that ends it. Not `waits` = where another thread is at the disk of
+        this host, return False, and nothing was done. Raises OSError, and then `told` is not called; NoRoomError."""
+        ...
+
+
 class Draft(Protocol):
     """A checkpoint that is being written."""
 
@@ -160,7 +175,7 @@ class Checkpoints(Shelf, Protocol):
 
 class SegmentLog(Shelf, Protocol):
     """The segments of a store. `delete` is durable when it returns. `is_patient`: an append waits for other hosts as
-    long as they take, so no event loop may wait for it."""
+    long as they take, so no event loop may wait for it; its writers are `PatientWriter`s."""
 
     @property
     def is_patient(self) -> bool: ...

@@ -35,7 +35,7 @@ a promise is not synced [deposed, and power cut of a copy]
 a copy answers before the sync [power cut, and a lost disk]
     amq.store.replica.disk.CopyDisk._keep: [write.data[head:]]) => [write.data[head:]], durably=False)
 the master confirms what it alone has [the master is cut off]
-    amq.store.replica.member.ReplicaMember.append: while leader.confirmed < upto: => while False:
+    amq.store.replica.member.ReplicaMember.begin: self._waiting.append((upto, told)) => told(None)
 S becomes smaller before the record says so [alone deposed before a call of the coordinator]
     amq.store.replica.member.ReplicaMember._put_record:
     found = self._book => leader.answered(known.revision + 1, wanted.record)\n\t\tfound = self._book

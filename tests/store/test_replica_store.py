@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
 
 from amq.core.errors import OwnershipLostError, StoreError
 from amq.doors.clock import SystemClock
-from amq.journal.format import HEADER_BYTES
+from amq.journal.format import HEADER_BYTES, encode_batch
 from amq.store.epoch import Epoch
 from amq.store.port import Store
 from amq.store.replica import member as members
 from amq.store.replica import store as stores
 from amq.store.replica.store import ReplicaElection
-from amq.store.segment_log import NoRoomError
+from amq.store.segment_log import NoRoomError, PatientWriter, SyncError, Told, Writer
 from tests.board_contract import check_board
-from tests.copies import CopyMember, GroupOfCopies, content
+from tests.copies import SALT, CopyMember, GroupOfCopies, content
 from tests.election_contract import check_election, check_epochs, check_terms
 from tests.log_contract import check_log
 from tests.memory_coordinator import Ensemble
@@ -130,6 +132,90 @@ def test_an_append_returns_when_two_of_three_have_it_and_the_third_catches_up(gr
     group.network.away.clear()
     until(lambda: content(c.store) == content(a.store), "the third has all")
     assert content(b.store) == content(a.store)
+
+
+class ToldLoop:
+    """The event loop of a master, in which `hear` takes what was posted."""
+
+    def __init__(self) -> None:
+        self._posted: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        self._posted.put((callback, args))
+
+    call_soon_threadsafe = call_soon
+
+    def hear(self) -> None:
+        callback, args = self._posted.get(timeout=DEADLINE_S)
+        callback(*args)
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._posted.empty()
+
+
+def begin(member: CopyMember, writer: Writer, number: int, told: Told, *, waits: bool = False) -> bool:
+    """The first write of a segment."""
+    data = encode_batch(b"one", SALT, member.term.epoch.number, number, 1, 0)
+    patient = cast(PatientWriter, writer)
+    return patient.begin(HEADER_BYTES, HEADER_BYTES + len(data), [data], told, waits=waits)
+
+
+def test_an_append_that_has_begun_is_told_when_two_of_three_have_it(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    loop, told = ToldLoop(), list[Exception | None]()
+    a.store.hear_on(loop)
+    writer = a.create(1)
+    group.network.away |= {b.id, c.id}
+    until(lambda: begin(a, writer, 1, told.append), "it waits for no other copy")
+    assert loop.is_quiet
+    assert content(b.store) == content(c.store) == {}
+    group.network.away.discard(b.id)
+    loop.hear()
+    assert told == [None]
+    assert content(b.store) == content(a.store)
+    assert loop.is_quiet, "once"
+
+
+def test_an_append_in_the_event_loop_waits_for_no_other_thread_at_the_disk(group: GroupOfCopies) -> None:
+    a, _, _ = three(group)
+    loop, told = ToldLoop(), list[Exception | None]()
+    a.store.hear_on(loop)
+    writer = a.create(1)
+    is_held, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with a.at_work.copyist.mutex:
+            is_held.set()
+            may_go.wait(DEADLINE_S)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert is_held.wait(DEADLINE_S)
+    written = a.at_work.copyist.disk.written
+    assert not begin(a, writer, 1, told.append)
+    assert a.at_work.copyist.disk.written == written
+    may_go.set()
+    other.join()
+    assert begin(a, writer, 1, told.append, waits=True)
+    loop.hear()
+    assert told == [None]
+
+
+def test_an_append_that_was_not_confirmed_hears_of_the_end_of_the_mastership(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    loop, told = ToldLoop(), list[Exception | None]()
+    a.store.hear_on(loop)
+    writer = a.create(1)
+    group.network.away |= {b.id, c.id}
+    assert begin(a, writer, 1, told.append, waits=True)
+    a.at_work.leave(a.at_work.ballot)
+    loop.hear()
+    (error,) = told
+    assert isinstance(error, SyncError)
+    with pytest.raises(SyncError):
+        begin(a, writer, 2, told.append, waits=True)
+    assert len(told) == 1
 
 
 def test_without_a_second_copy_nothing_is_confirmed_until_one_is_back(group: GroupOfCopies) -> None:

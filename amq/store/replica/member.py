@@ -3,7 +3,7 @@
 Threads: those of the network bring messages; the worker ticks, reads what other copies lack, and carries out what the
 machine says to the copy here; the asker waits for the coordinator; a master appends in its own. Invariants: the machine
 is used under one mutex, which no thread holds during a call to the disk or the coordinator; what the master says to its
-own copy is carried out in order; `append` returns when W copies have all of it.
+own copy is carried out in order; an append is confirmed when W copies have all of it. Locks: turn, copy, mutex.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from amq.store.replica.messages import (
     Trim,
 )
 from amq.store.replica.port import OtherCopies, Receive
-from amq.store.segment_log import SegmentFormat, SyncError
+from amq.store.segment_log import SegmentFormat, SyncError, Told
 
 TICK_S = 0.5
 TRIM_TICKS = 20  # between two lists of the segments that count
@@ -79,6 +79,7 @@ class ReplicaMember:
         self._bases: dict[str, list[list[tuple[str, int, int]]]] = {}  # of members that get everything, by their id
         self._filled: dict[str, int] = {}  # the piece that such a member gets next
         self._ends: dict[int, int] = {}  # of the segments of this mastership, by their numbers
+        self._waiting: deque[tuple[int, Told]] = deque()  # appends that are not confirmed: up to where
         self._trim: Trim | None = None
         self._ticks = 0
         self._told = ""
@@ -245,25 +246,48 @@ class ReplicaMember:
     # -- the log of a master ------------------------------------------------------------------------------------------
 
     def append(self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes) -> None:
-        """Append `data` to segment `name`; `head` comes before it where it is the first. Returns when W copies have
-        it. Raises NoRoomError before any other copy has heard of it; OSError, which is final."""
+        """Append as `begin` does, and return when W copies have it."""
+        outcome: list[Exception | None] = []
+        self.begin(ballot, name, start, end, head, data, outcome.append, waits=True)
+        with self._changed:
+            while not outcome:
+                self._changed.wait(TICK_S)
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def begin(
+        self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes, told: Told, waits: bool
+    ) -> bool:
+        """Append `data` to segment `name`; `head` comes before it where it is the first. `told` is called when W copies
+        have it, or with the error that ends this mastership: once, in any thread, under the mutex. Not `waits` = return
+        False where another thread is at the copy. Raises NoRoomError before any other copy has heard of it; OSError,
+        which is final."""
         key = self._segments.key(name)
         assert key is not None
         upto = position_of(key[1], end)
         with self._changed:
             self._leading(ballot)
-        self.copyist.write(name, start, end, (data,))
-        with self._changed:
-            leader = self._leading(ballot)
-            write = SegmentWrite(name, start - len(head), head + data if head else data)
-            self._ends[key[1]] = end
-            leader.append(upto, len(write.data), write)
-            self._perform()
-        self._say_own()
-        with self._changed:
-            while leader.confirmed < upto:
-                self._leading(ballot)
-                self._changed.wait(TICK_S)
+        if not self._own_turn.acquire(waits):
+            return False
+        try:
+            if not self.copyist.mutex.acquire(waits):
+                return False
+            try:
+                self.copyist.write(name, start, end, (data,))
+                with self._changed:
+                    leader = self._leading(ballot)
+                    write = SegmentWrite(name, start - len(head), head + data if head else data)
+                    self._ends[key[1]] = end
+                    self._waiting.append((upto, told))
+                    leader.append(upto, len(write.data), write)
+                    self._perform(wakes=False)
+                with suppress(OSError, AmqError):  # it ends the mastership, and `told` hears of that
+                    self._carry_out_own()
+            finally:
+                self.copyist.mutex.release()
+        finally:
+            self._own_turn.release()
+        return True
 
     def create(self, ballot: int, name: str, head: bytes, size: int) -> None:
         """Make a segment of this mastership. The others get it with its first write."""
@@ -335,6 +359,8 @@ class ReplicaMember:
     def _end(self, reason: str) -> None:
         self._machine, self._decided, self._wanted = None, None, None
         self._lost = self._lost or reason
+        while self._waiting:
+            self._waiting.popleft()[1](SyncError(errno.ESTALE, self._lost))
         self._changed.notify_all()
 
     def _check(self, ballot: int) -> None:
@@ -346,8 +372,9 @@ class ReplicaMember:
             raise SyncError(errno.ESTALE, self._lost or "this broker is not the master any more")
         return self._machine
 
-    def _perform(self) -> None:
-        """Carry out what the machine asks for, or have it carried out."""
+    def _perform(self, *, wakes: bool = True) -> None:
+        """Carry out what the machine asks for, or have it carried out. Not `wakes` = the caller carries out at once
+        what is said to the copy here."""
         machine = self._machine
         while machine is not None and machine is self._machine and (wanted := machine.take()):
             for each in wanted:
@@ -357,11 +384,14 @@ class ReplicaMember:
                             self._peers.send(member, message)
                         else:
                             self._own.append((machine, message))
-                            self._wake.set()
+                            if wakes:
+                                self._wake.set()
                     case Supply() | SupplyPiece():
                         self._supplies.append((machine, each))
                         self._wake.set()
-                    case Confirm():
+                    case Confirm(position):
+                        while self._waiting and self._waiting[0][0] <= position:
+                            self._waiting.popleft()[1](None)
                         self._changed.notify_all()
                     case CompareAndSet(_, record):
                         if isinstance(machine, Candidate):
@@ -445,24 +475,28 @@ class ReplicaMember:
     def _say_own(self) -> None:
         """Carry out the messages to the copy here. An error ends the mastership. Raises OSError, AmqError."""
         with self._own_turn:
-            while True:
+            self._carry_out_own()
+
+    def _carry_out_own(self) -> None:
+        """The turn is this thread's."""
+        while True:
+            with self._changed:
+                if not self._own:
+                    return
+                machine, message = self._own.popleft()
+                if machine is not self._machine:
+                    continue
+            try:
+                said = self.copyist.handle(message)
+            except (OSError, AmqError) as error:
                 with self._changed:
-                    if not self._own:
-                        return
-                    machine, message = self._own.popleft()
-                    if machine is not self._machine:
-                        continue
-                try:
-                    said = self.copyist.handle(message)
-                except (OSError, AmqError) as error:
-                    with self._changed:
-                        if machine is self._machine:
-                            self._end(f"its own copy failed: {error}")
-                    raise
-                with self._changed:
-                    if said is not None and machine is self._machine:
-                        machine.handle(self.me, said)
-                        self._perform()
+                    if machine is self._machine:
+                        self._end(f"its own copy failed: {error}")
+                raise
+            with self._changed:
+                if said is not None and machine is self._machine:
+                    machine.handle(self.me, said)
+                    self._perform(wakes=False)
 
     def _supply(self) -> None:
         """Read what other copies lack. Raises OSError, AmqError."""

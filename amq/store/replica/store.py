@@ -7,7 +7,9 @@ of this member.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from threading import get_ident
 
 import structlog
 
@@ -18,9 +20,10 @@ from amq.store.coordinator import Coordinator, claim
 from amq.store.epoch import Epoch
 from amq.store.files.log import FileCheckpoints, FileLog, FileReader
 from amq.store.host import Host
+from amq.store.port import EventLoop
 from amq.store.replica.book import GroupBook, ReplicaEpochs
 from amq.store.replica.member import ReplicaMember
-from amq.store.segment_log import RESERVE_NAME
+from amq.store.segment_log import RESERVE_NAME, Told
 
 RENEW_S = 2.0  # for the answers of copies, when the coordinator cannot be reached
 _log = structlog.get_logger("amq.replica")
@@ -31,6 +34,23 @@ class ReplicaPart:
 
     def __init__(self) -> None:
         self.member: ReplicaMember | None = None
+        self._loop: EventLoop | None = None
+        self._loop_thread = 0
+
+    def hear_on(self, loop: EventLoop | None) -> None:
+        """See `Store.hear_on`."""
+        self._loop, self._loop_thread = loop, get_ident()
+
+    def post(self, told: Told, error: Exception | None) -> None:
+        """Call `told` in the event loop, soon. Where that has ended nobody waits."""
+        loop = self._loop
+        if loop is None:
+            return
+        if get_ident() == self._loop_thread:
+            loop.call_soon(told, error)
+        else:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(told, error)
 
     def taken(self) -> ReplicaMember:
         """Raises StoreError where this process only looks."""
@@ -127,17 +147,26 @@ class LinkedEpochs(ReplicaEpochs):
 class ReplicaWriter:
     """See `amq.store.segment_log.Writer`."""
 
-    def __init__(self, member: ReplicaMember, name: str, head: bytes, clock: Clock) -> None:
-        self._member, self._ballot = member, member.ballot
+    def __init__(self, part: ReplicaPart, name: str, head: bytes, clock: Clock) -> None:
+        self._part, self._member = part, part.taken()
+        self._ballot = self._member.ballot
         self._name, self._head, self._clock = name, head, clock
 
     def append(self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview]) -> float:
         began = self._clock.monotonic()
-        parts = list(pieces)
-        data = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
-        self._member.append(self._ballot, self._name, start, end, self._head, data)
+        self._member.append(self._ballot, self._name, start, end, self._head, _joined(pieces))
         self._head = b""
         return self._clock.monotonic() - began
+
+    def begin(
+        self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], told: Told, *, waits: bool
+    ) -> bool:
+        """See `amq.store.segment_log.PatientWriter`."""
+        tell = partial(self._part.post, told)
+        begun = self._member.begin(self._ballot, self._name, start, end, self._head, _joined(pieces), tell, waits)
+        if begun:
+            self._head = b""
+        return begun
 
     def finish(self, end: int) -> None:
         self._close(end)
@@ -149,6 +178,11 @@ class ReplicaWriter:
         with self._member.copyist.mutex:
             if self._member.ballot == self._ballot:  # else the copy has closed it
                 self._member.copyist.disk.finish(self._name, end)
+
+
+def _joined(pieces: Iterable[bytes | bytearray | memoryview]) -> bytes:
+    parts = list(pieces)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
 
 
 class ReplicaLog:
@@ -179,7 +213,7 @@ class ReplicaLog:
     def create(self, name: str, head: bytes, size: int, clock: Clock) -> ReplicaWriter:
         member = self._part.taken()
         member.create(member.ballot, name, head, size)
-        return ReplicaWriter(member, name, head, clock)
+        return ReplicaWriter(self._part, name, head, clock)
 
     def hold(self, name: str) -> FileReader | None:
         """Copies refuse the writes of a deposed master."""
