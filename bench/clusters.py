@@ -70,7 +70,7 @@ class Pair:
             for broker in self.brokers:
                 broker.start()
                 self.wait(broker)
-            self._meet()
+            self.meet()
         except BaseException:
             self.__exit__()
             raise
@@ -90,7 +90,7 @@ class Pair:
                 raise brokers.BrokerProcessError(f"{broker.name} does not answer:\n{broker.log_text()[-2000:]}")
             time.sleep(0.05)
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         """Until a message from the first comes at the second."""
         end_s = time.monotonic() + MEET_S
         with WireConnection(self.first.port) as producer, WireConnection(self.second.port) as consumer:

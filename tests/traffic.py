@@ -62,6 +62,7 @@ class Producer(threading.Thread):
         self.confirmed: list[int] = []
         self.failure: BaseException | None = None
         self.failovers = 0
+        self.longest_s = 0.0  # between two confirmations, since somebody set it
         self._brokers = brokers
         self._window = window
         self._patience_s = patience_s
@@ -97,6 +98,7 @@ class Producer(threading.Thread):
     def _produce(self) -> None:
         number = self._first
         unconfirmed: list[int] = []
+        confirmed_s = time.monotonic()
         while unconfirmed or not self._stopping.is_set():
             try:
                 with connect_any(self._brokers) as connection:
@@ -109,7 +111,10 @@ class Producer(threading.Thread):
                             self._send(connection, unconfirmed[-1])
                         first = unconfirmed[0]
                         connection.receipt(str(first), self._patience_s)
+                        now_s = time.monotonic()
                         with self._progress:
+                            self.longest_s = max(self.longest_s, now_s - confirmed_s)
+                            confirmed_s = now_s
                             self.confirmed.append(unconfirmed.pop(0))
                             self._progress.notify_all()
                         if self._pause_s:

@@ -48,6 +48,7 @@ BENCHES = {
     f"replication --row '1/1 window 1' --messages 300 --takeovers 1 {SHORT}": "takeovers",
     "resync --gib 0.002": "resync",
     "moving --messages 500 --repeat 1": "moving",
+    "scale_down --messages 300 --later 20 --idle 2 --turns 1": "scale_down",
     "spanning --clients 2 --seconds 0.2 --repeat 1": "spanning",
     "clusters --quick": "clusters",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",

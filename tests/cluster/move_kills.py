@@ -1,11 +1,12 @@
 """Moves and scale-downs of a queue under traffic, while what takes part is killed: nothing is lost, doubled, reordered.
 
-    python -m tests.cluster.move_kills [--turns 200] [--seed 1] [--first 20] [--seconds 600]
+    python -m tests.cluster.move_kills [--turns 200] [--seed 1] [--first 20] [--seconds 600] [--last-step]
 
 Two nodes serve two stores. Each turn gives a queue another home, or adds a store, moves the queue there and removes the
 store again, and kills a process in the middle: the master of the old home, that of the new one, a gateway, or a node.
-A producer sends all the time, and sends again what was not confirmed, under the same id. After each ten turns, and at
-the end, the queue is read and judged, so that it does not grow until a move takes minutes.
+A producer sends all the time, and sends again what was not confirmed, under the same id. Its longest wait is noted by
+what was killed; `--last-step` kills masters when the step that moves has begun, for which producers wait. After each
+ten turns, and at the end, the queue is read and judged, so that it does not grow until a move takes minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import os
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import threading
@@ -27,13 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from amq.cli import exits
+from amq.cluster.directory import Cluster
 from tests.cli.amq_process import amq
 from tests.cluster.nodes import Nodes, all_served, each_as_it_should_be
 from tests.patience import DEADLINE_S
 from tests.traffic import QUEUE, Producer, connect_any, drain
 
 NAME = QUEUE.rpartition("/")[2]
-KILLS = ("the old home", "the new home", "a gateway", "a node", "nothing")
+MASTERS = ("the old home", "the new home")
+KILLS = (*MASTERS, "a gateway", "a node", "nothing")
 MORE = 20  # messages that are confirmed after each turn
 JUDGED_EVERY = 10  # turns
 PAUSE_S = 0.002  # of the producer after each message
@@ -49,6 +53,7 @@ class Figures:
     kills: Counter[str] = field(default_factory=Counter)
     confirmed: int = 0
     longest_s: float = 0.0  # of a move, with its kill
+    blocked_s: dict[str, list[float]] = field(default_factory=dict)  # by kill: the producer's longest wait in each turn
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -59,8 +64,10 @@ class Figures:
 class MovesAndKills:
     """A run on two nodes below `directory`."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, in_last_step: bool = False) -> None:
         self.figures = Figures()
+        self._in_last_step = in_last_step
+        self._killed = ""
         self._random = random.Random(seed)
         self._nodes = Nodes(directory, stores=2)
         self._home = "s1"
@@ -80,11 +87,13 @@ class MovesAndKills:
             while figures.judged < turns and time.monotonic() < until_s and not figures.wrong:
                 producer = self._produce(first)
                 while figures.turns < min(turns, figures.judged + JUDGED_EVERY) and time.monotonic() < until_s:
-                    if self._random.randrange(4):
+                    producer.longest_s = 0.0
+                    if self._in_last_step or self._random.randrange(4):
                         self._move({"s1": "s2", "s2": "s1"}[self._home])
                     else:
                         self._scale_down()
                     producer.wait_confirmed(MORE)
+                    figures.blocked_s.setdefault(self._killed, []).append(producer.longest_s)
                 self._judge(producer.stop())
         finally:
             nodes.kill()
@@ -131,8 +140,12 @@ class MovesAndKills:
         self.figures.longest_s = max(self.figures.longest_s, time.monotonic() - began)
 
     def _hurt(self, old: str, new: str) -> None:
-        threading.Event().wait(self._random.random() / 2)  # any moment of the move
-        what, nodes = self._random.choice(KILLS), self._nodes
+        if self._in_last_step:
+            self._await_last_step()
+        else:
+            threading.Event().wait(self._random.random() / 2)  # any moment of the move
+        what, nodes = self._random.choice(MASTERS if self._in_last_step else KILLS), self._nodes
+        self._killed = what
         self.figures.kills[what] += 1
         name = self._random.choice("ab")
         if what == "a node":
@@ -145,6 +158,13 @@ class MovesAndKills:
             for pid in node.gateways if what == "a gateway" else node.members_of(store):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+    def _await_last_step(self) -> None:
+        """Until the step that moves has begun, which producers wait for; or the move is over."""
+        cluster, until = Cluster(self._nodes.cluster), time.monotonic() + DEADLINE_S
+        while (step := cluster.table().placement.step) is not None and not step.moving:
+            assert time.monotonic() < until, self._nodes.logs()
+            time.sleep(0.001)
 
     def _settle(self) -> None:
         known, until = None, 0.0
@@ -192,12 +212,16 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=MORE, help="messages that wait at the first turn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="after so long no turn begins")
+    parser.add_argument("--last-step", action="store_true", help="kill masters, when the step that moves has begun")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="amq-moves-") as directory:
-        found = MovesAndKills(Path(directory), given.seed).run(given.turns, given.first, given.seconds)
+        found = MovesAndKills(Path(directory), given.seed, given.last_step).run(given.turns, given.first, given.seconds)
     kills = ", ".join(f"{count} of {what}" for what, count in sorted(found.kills.items()))
     print(f"seed {given.seed}: {found.moves} moves, {found.removals} removals of stores; kills: {kills}")
     print(f"{found.confirmed} messages confirmed; the longest turn took {found.longest_s:.1f} s")
+    for kill, waits in sorted(found.blocked_s.items()):
+        middle, longest = statistics.median(waits), max(waits)
+        print(f"{kill}: the producer's longest wait in a turn: {middle:.1f} s, at most {longest:.1f} s")
     print("\n".join(found.wrong) or "0 lost, 0 doubled, in order")
     return 1 if found.wrong else 0
 
