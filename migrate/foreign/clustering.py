@@ -22,6 +22,7 @@ from amq_migrate.foreign.report import Status
 
 STORES_MAX: Final = 256
 STORES_A_HOST: Final = 2
+REPLICA_PORT: Final = 61640  # the members of store N wait for each other at this port + N
 _HOST = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9_.-]*)", re.IGNORECASE)
 _COMPOSITE = re.compile(r"(static|masterslave|failover|simple):", re.IGNORECASE)
 _NODES = "make these brokers nodes of a cluster, in which each serves clients of all destinations"
@@ -114,11 +115,26 @@ def commands(importing: Importing) -> tuple[str, ...]:
     count = min(STORES_MAX, STORES_A_HOST * (len(peers) + 1)) if peers else STORES_A_HOST * 2
     options = "".join(f" -o {shlex.quote(f'{key}={value}')}" for key, value in _naming(importing))
     hosts = f"this host, {', '.join(peers)}" if peers else "each host"
-    place = importing.cluster_place
+    place, stores = importing.cluster_place, f"--stores {count}"
+    if importing.coordinator:
+        place, stores = _replicated(importing.coordinator, count, is_pair=len(peers) == 1)
     return (
-        f"amq cluster init --cluster {place} --stores {count}{options}",
+        f"amq cluster init --cluster {place} {stores}{options}",
         f"amq start FILE.toml --cluster {place} --name NAME  # on {hosts}; a name for each",
     )
+
+
+def _replicated(coordinator: str, count: int, *, is_pair: bool) -> tuple[str, str]:
+    """Where a cluster of replicated stores has its table, and its stores: each a group at `coordinator`. Of a pair one
+    host must go on alone."""
+    scheme, _, rest = coordinator.partition("://")
+    place = f"{rest}/cluster" if scheme == "file" else f"{scheme}://{rest.partition('?')[0]}?namespace=cluster"
+    least = "&leastCopies=1" if is_pair else ""
+    urls = [
+        f"replica:///DIR/s{each}?group=s{each}&listen={{host}}:{REPLICA_PORT + each}{least}&coordinator={coordinator}"
+        for each in range(1, count + 1)
+    ]
+    return shlex.quote(place), " ".join(f"--store {shlex.quote(url)}" for url in urls)
 
 
 def told(part: FilePart, why: str, hosts: Iterable[str] = ()) -> None:

@@ -125,7 +125,8 @@ class Importing:
                  `permissions_origins` says where it comes from
     store_advice what to give as the store, which the file has elsewhere than in a directory
     is_cluster   the file speaks of other brokers with stores of their own: on the hosts `peers`, as far as it names
-                 them; `cluster_place` = where their cluster may be, for people
+                 them; `cluster_place` = where their cluster may be, for people; `coordinator` = of its stores, if
+                 they are replicated ones
     """
 
     def __init__(self, path: str, root: Element, rules: Mapping[str, Rule], placeholders: Placeholders) -> None:
@@ -140,6 +141,7 @@ class Importing:
         self.is_cluster = False
         self.peers: dict[str, None] = {}
         self.cluster_place = "DIR"
+        self.coordinator = ""
         self._rules = rules
         self._placeholders = placeholders
         self._patterns: set[str] = set()

@@ -58,9 +58,13 @@ def advise(part: FilePart) -> None:
     if saved in ("-1", "0") or (_NAME.fullmatch(saved) and saved.isdecimal()):
         said["savedReplicas"] = str(_SAVED_MAX if saved == "-1" else min(int(saved), _SAVED_MAX))
     store = f"replica:///DIR?{urlencode(said, safe=':/,?=', quote_via=quote)}"
+    if any(each.name == "colocated" for each in part.element.below()):
+        importing.coordinator = said["coordinator"]
+        part.tell(Status.CLUSTER, "the stores of the cluster are replicated ones (docs/replication.md)")
+        return
     told = (
         f"give --store '{store}' at every member, each with a directory of its own, or set store: see "
-        "docs/replication.md"
+        "docs/replication.md, also for the option that lets one of a pair go on alone"
     )
     if said["coordinator"] == _PLACEHOLDER:
         told += "; the coordinator takes the place of votes: three servers of ZooKeeper or etcd, or a database"

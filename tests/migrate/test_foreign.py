@@ -235,7 +235,7 @@ def test_what_is_written_says_what_was_read(name: str, tmp_path: Path) -> None:
             "<connector-ref>remote</connector-ref></excludes></colocated></replication></ha-policy></core>"
             "</configuration>",
             {},
-            ["ha-policy/replication"],
+            [],
         ),
         (
             "<configuration><core><ha-policy><live-only><scale-down><discovery-group-ref discovery-group-name='g'/>"

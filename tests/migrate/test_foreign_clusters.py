@@ -89,6 +89,42 @@ def test_colocated_backups_are_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
+    ("manager", "place", "coordinator"),
+    [
+        ("", "zookeeper://HOST:2181?namespace=cluster", "zookeeper://HOST:2181"),
+        (
+            "<manager><properties><property key='connect-string' value='z1:2181,z2:2181'/><property key='namespace' "
+            "value='shop'/></properties></manager>",
+            "zookeeper://z1:2181,z2:2181?namespace=cluster",
+            "zookeeper://z1:2181,z2:2181?namespace=shop",
+        ),
+        (
+            "<manager><properties><property key='locks-folder' value='/mnt/small'/></properties></manager>",
+            "/mnt/small/cluster",
+            "file:///mnt/small",
+        ),
+    ],
+)
+def test_a_colocated_pair_that_replicates_is_a_cluster_of_replicated_stores(
+    manager: str, place: str, coordinator: str
+) -> None:
+    """Of two hosts one must go on alone, as a colocated server does."""
+    found = core(
+        f"<connectors><connector name='other'>tcp://far:61616</connector></connectors>"
+        "<cluster-connections><cluster-connection name='c'><connector-ref>me</connector-ref><static-connectors>"
+        "<connector-ref>other</connector-ref></static-connectors></cluster-connection></cluster-connections>"
+        f"<ha-policy><replication><colocated><primary>{manager}</primary></colocated></replication></ha-policy>"
+    )
+    init, start = (shlex.split(each, comments=True) for each in found.cluster)
+    assert init[:5] == ["amq", "cluster", "init", "--cluster", place]
+    assert init[5::2] == ["--store"] * 4
+    assert init[6] == (f"replica:///DIR/s1?group=s1&listen={{host}}:61641&leastCopies=1&coordinator={coordinator}")
+    assert start[2:5] == ["FILE.toml", "--cluster", place]
+    assert statuses(found)["replication"] is Status.CLUSTER
+    assert found.store_advice == ""
+
+
+@pytest.mark.parametrize(
     ("policy", "inside", "status"),
     [
         ("<primary-only/>", "<message-load-balancing>STRICT</message-load-balancing>", Status.CLUSTER),

@@ -42,7 +42,7 @@ from tests.traffic import connect_any, drain
 
 ALONE_S = 2.0  # how long those that cannot go on are watched
 ORDERS = ["".join(each) for each in permutations(NAMES)]
-WAITS = ("no answer of ", "the copies that count are those of ")  # and then their ids
+WAITS = ("no answer of ", "the copies that count are those of ", "lacks what those of ")  # and then their ids
 
 
 class Orders:

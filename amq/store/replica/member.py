@@ -141,7 +141,8 @@ class ReplicaMember:
             counting = _names(record.members)
             return f"the copies that count are those of {counting}, not that of this member: start one of their brokers"
         if not (keeper.whole and keeper.term == record.term) and not keeper.can_begin(record):
-            return "the copy of this member lacks what others have"
+            others = _names(record.members - {self.me})
+            return f"the copy of this member lacks what those of {others} have: start their brokers"
         return ""
 
     def claim(self, ballot: int) -> None:
