@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from shlex import quote
 from typing import Any
 
 import click
@@ -92,7 +93,7 @@ def init(
         print_json({"cluster": made.directory, "id": made.id, "stores": stores})
         return
     click.echo(f"{made.directory} is a cluster of {len(stores)} stores: {', '.join(stores)}")
-    click.echo(f"start a node on each host: amq start --cluster {made.directory} --name NODE")
+    click.echo(f"start a node on each host: amq start --cluster {quote(made.directory)} --name NODE")
 
 
 @cluster.command(

@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from random import SystemRandom
+from shlex import quote
 from typing import Any
 from uuid import UUID
 
@@ -235,4 +236,4 @@ def _done(
         return
     click.echo(f"store {name} is at {location}: {counted(len(rules), 'new rule')} for {counted(held, 'destination')}")
     if not runs(found):
-        click.echo(f"start a node on each host: amq start --cluster {found.directory} --name NODE")
+        click.echo(f"start a node on each host: amq start --cluster {quote(found.directory)} --name NODE")

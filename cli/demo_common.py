@@ -27,7 +27,7 @@ from amq.journal.hidden import real_name
 from amq.journal.inspect import inspect
 from amq.protocols.stomp.destination import full_name
 
-STALL_S = 30.0
+STALL_S = 120.0  # without progress, also where other programs take the processor
 
 
 @dataclass(slots=True)

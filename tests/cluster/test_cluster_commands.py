@@ -44,6 +44,8 @@ def test_a_new_cluster_says_how_to_start_a_node(tmp_path: Path) -> None:
     made = amq("cluster", "init", "--cluster", tmp_path / "c")
     assert f"amq start --cluster {tmp_path}/c --name NODE" in made.output
     assert list(Cluster(str(tmp_path / "c")).table().stores) == ["s1", "s2", "s3", "s4"]
+    odd = amq("cluster", "init", "--cluster", tmp_path / "a c", "--stores", 1)
+    assert f"amq start --cluster '{tmp_path}/a c' --name NODE" in odd.output  # for a shell
 
 
 def test_stores_may_be_elsewhere(tmp_path: Path) -> None:
