@@ -293,7 +293,7 @@ class LinkedClient:
         if self._lent_bytes and not self._outlet.waits:
             self._return_memory()
 
-    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
+    def deliver_all(self, subscription: QueueConsumer, messages: Sequence[Message]) -> None:
         if self.is_closed:
             return
         self._traffic.delivered += len(messages)

@@ -9,7 +9,7 @@ destination that has come to live here gets its messages from there as well. An 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -325,10 +325,10 @@ class OutboxSender:
     def deliver(self, _: Subscription, message: Message, redelivered: int) -> None:  # noqa: ARG002
         self._hold([message])
 
-    def deliver_all(self, _: Subscription, messages: list[Message]) -> None:
+    def deliver_all(self, _: Subscription, messages: Sequence[Message]) -> None:
         self._hold(messages)
 
-    def _hold(self, messages: list[Message]) -> None:
+    def _hold(self, messages: Sequence[Message]) -> None:
         self._held_bytes += sum(map(_size, messages))
         if self._held_bytes >= HELD_BYTES_MAX:
             self.held.make_unready()
