@@ -44,8 +44,8 @@ class Sizing:
     cores: int = 4
     stores: int = 2
     gateways: int = 2
-    member_us: float = 8.1
-    gateway_us: float = 7.2
+    member_us: float = 6.6
+    gateway_us: float = 5.7
     message_bytes: int = 1024
     gbit: float = 10.0
     hot: bool = False
@@ -239,8 +239,8 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=4, help="of a node")
     parser.add_argument("--stores", type=int, default=2, help="masterships of a node")
     parser.add_argument("--gateways", type=int, default=2, help="of a node")
-    parser.add_argument("--member-us", type=float, default=8.1, help="processor time of a member for a message")
-    parser.add_argument("--gateway-us", type=float, default=7.2, help="the same of the gateways")
+    parser.add_argument("--member-us", type=float, default=6.6, help="processor time of a member for a message")
+    parser.add_argument("--gateway-us", type=float, default=5.7, help="the same of the gateways")
     parser.add_argument("--bytes", type=int, default=1024, help="of a message")
     parser.add_argument("--gbit", type=float, default=10.0, help="that a node receives, and sends, in a second")
     args = parser.parse_args()

@@ -14,10 +14,10 @@ EVEN = Sizing(2)
 @pytest.mark.parametrize(
     ("cluster", "bound", "per_second"),
     [
-        (EVEN, "member", 4 / 8.1e-6),
-        (replace(EVEN, hot=True), "member", 1 / 8.1e-6),
-        (replace(EVEN, cores=1), "cores", 2 / 15.3e-6),
-        (replace(EVEN, gateways=1, stores=4), "gateway", 2 / 7.2e-6),
+        (EVEN, "member", 4 / 6.6e-6),
+        (replace(EVEN, hot=True), "member", 1 / 6.6e-6),
+        (replace(EVEN, cores=1), "cores", 2 / 12.3e-6),
+        (replace(EVEN, gateways=1, stores=4), "gateway", 2 / 5.7e-6),
         (replace(EVEN, nodes=1, message_bytes=16384), "network", 10e9 / (8 * 16384)),
     ],
 )
