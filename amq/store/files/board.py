@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from amq.store.board import Posted, SeatTakenError
-from amq.store.files.vfs import Vfs, read_all, write_all
+from amq.store.files.vfs import Vfs, is_at, read_all, write_all
 from amq.store.segment_log import NotAFileError
 
 BROKERS_DIRECTORY = "brokers"
@@ -45,7 +45,7 @@ class FileSeat:
 
     def keep(self) -> bool:
         fd = self._fd
-        if fd is not None and not self._has_failed and self._in_place(fd):
+        if fd is not None and not self._has_failed and is_at(self._vfs, fd, self.place):
             if not self._is_locked() and not self._vfs.try_lock(fd):  # the file server has lost our lock
                 raise SeatTakenError(self._read_other)
             return False
@@ -73,7 +73,7 @@ class FileSeat:
             try:
                 if not self._vfs.try_lock(fd):
                     raise SeatTakenError(self._read_other)
-                if self._in_place(fd):
+                if is_at(self._vfs, fd, self.place):
                     return fd
             except BaseException:
                 self._vfs.close(fd)
@@ -94,14 +94,6 @@ class FileSeat:
             return self._vfs.lock_held(fd)
         finally:
             self._vfs.close(fd)
-
-    def _in_place(self, fd: int) -> bool:
-        try:
-            found = self._vfs.stat(self.place)
-        except FileNotFoundError:
-            return False
-        held = self._vfs.fstat(fd)
-        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
 
 class FileBoard:

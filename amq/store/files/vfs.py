@@ -273,6 +273,16 @@ def listdir_fresh(vfs: Vfs, path: str, probe: str) -> list[str]:
     return [found for found in names if found != probe]
 
 
+def is_at(vfs: Vfs, fd: int, path: str) -> bool:
+    """Whether the open file `fd` is the one that `path` names now: nobody has removed or replaced it."""
+    try:
+        found = vfs.stat(path)
+    except FileNotFoundError:
+        return False
+    held = vfs.fstat(fd)
+    return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+
 def read_file(vfs: Vfs, path: str) -> bytes:
     """The content of the small file `path`, opened afresh (close-to-open). Raises CorruptError where it is absurdly
     large."""

@@ -23,7 +23,7 @@ from amq.core.errors import StoreError
 from amq.doors.clock import Clock
 from amq.store.document import decode, encode, field
 from amq.store.files.log import FileLog, FileWriter
-from amq.store.files.vfs import ToolVfs, Vfs, read_file, write_all
+from amq.store.files.vfs import ToolVfs, Vfs, is_at, read_file, write_all
 from amq.store.replica.keeper import KeptState
 from amq.store.replica.messages import (
     DiskRequest,
@@ -172,12 +172,7 @@ class CopyDisk:
     def check(self) -> None:
         """Raises StoreError where somebody removed or replaced the directory; OSError."""
         assert self._lock is not None
-        own = self._vfs.fstat(self._lock)
-        try:
-            found = self._vfs.stat(self._path(LOCK_NAME))
-        except FileNotFoundError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
+        if not is_at(self._vfs, self._lock, self._path(LOCK_NAME)):
             raise StoreError(
                 f"{self._directory} was removed or replaced while this broker used it, so this copy is lost: start the "
                 "broker again, and it fills a new copy",
