@@ -52,8 +52,8 @@ examples: $(VENV)/.installed
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
 # Compiled tests are kept for the same reason: each worker imports all of them. pytest compiles them itself, and in a
-# fresh clone each worker would compile all: two processes do it before, half of them each. Three workers more than there are cores,
-# for tests wait for processes: 177 s on two cores, 195 to 212 s with two more.
+# fresh clone each worker would compile all: two processes do it before, half of them each. Three workers more than
+# there are cores, for tests wait for processes: 177 s on two cores, 195 to 212 s with two more.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
 PYTEST = @$(BIN)/python -m compileall -q amq cli migrate spark; \
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

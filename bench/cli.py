@@ -46,6 +46,18 @@ def parser(
     return result
 
 
+def add_pairs(parser: argparse.ArgumentParser, kinds: str) -> None:
+    """The option for peers of which two brokers work together: `args.peer` = a list."""
+    parser.add_argument(
+        "--peer",
+        type=peer,
+        action="append",
+        default=[],
+        metavar=kinds,
+        help="measure two of these, too; DIR is where the archive was unpacked",
+    )
+
+
 def peer(kind: str) -> str:
     name, _, home = kind.partition("=")
     try:

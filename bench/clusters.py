@@ -180,14 +180,7 @@ def table(found: dict[str, dict[str, Any]], load: float) -> Table:
 
 def main() -> None:
     parser = cli.parser("clusters", __doc__, EXAMPLES, peers=False)
-    parser.add_argument(
-        "--peer",
-        type=cli.peer,
-        action="append",
-        default=[],
-        metavar="activemq|artemis=DIR",
-        help="measure two of these, too; DIR is where the archive was unpacked",
-    )
+    cli.add_pairs(parser, "activemq|artemis=DIR")
     args = parser.parse_args()
     cli.terminate_on_signal()
     effort = PairEffort(*QUICK) if args.quick else PairEffort()

@@ -239,14 +239,7 @@ def table(found: dict[str, dict[str, list[dict[str, float]]]], args: Any, load: 
 
 def main() -> None:
     parser = cli.parser("scale_down", __doc__, EXAMPLES, peers=False)
-    parser.add_argument(
-        "--peer",
-        type=cli.peer,
-        action="append",
-        default=[],
-        metavar="artemis=DIR",
-        help="measure two of these, too; DIR is where the archive was unpacked",
-    )
+    cli.add_pairs(parser, "artemis=DIR")
     parser.add_argument("--messages", type=int, default=20_000, help="in the queue, of 1 KiB (default %(default)s)")
     parser.add_argument(
         "--later", type=float, default=60.0, help="delay of the scheduled ones, s (default %(default)s)"

@@ -186,7 +186,7 @@ def _spark(stack: contextlib.ExitStack, directory: str | None) -> Any:
 
 
 def measure_stores(rows: int, directory: str | None, options: dict[str, str]) -> list[dict[str, Any]]:
-    """The same to a queue in each of several stores. Raises LoadError, WireError."""
+    """Write rows to a queue in each of several stores. Raises LoadError, WireError."""
     results = []
     with contextlib.ExitStack() as stack:
         spark = _spark(stack, directory)

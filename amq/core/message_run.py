@@ -28,7 +28,7 @@ class MessageRun(Sequence[Message]):
         self._messages: list[Message] | None = None
 
     def numbered(self, bits: int, index: int) -> MessageRun:
-        """The same with other numbers: `index` in that many bits behind each."""
+        """A copy whose numbers have `index` in that many bits behind each."""
         seqs = [seq << bits | index for seq in self.seqs]
         return MessageRun(self.like, seqs, self.times, self.bodies, self.has_nul)
 

@@ -194,7 +194,7 @@ def pieces_of(chunks: Iterable[Chunk]) -> Iterator[bytes]:
 
 
 def gathered(chunks: Iterable[AnyChunk], apart_bytes: int = 0) -> Iterator[AnyChunk | bytes]:
-    """The same, with what is small joined to pieces of `apart_bytes`, else `LARGE_BODY_BYTES`, or little more."""
+    """The bytes of `chunks`, small ones joined to pieces of `apart_bytes` (0: `LARGE_BODY_BYTES`) or little more."""
     small: list[bytes] = []
     size, apart_bytes = 0, apart_bytes or LARGE_BODY_BYTES
     for chunk in chunks:

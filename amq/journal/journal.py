@@ -424,7 +424,7 @@ class Journal:
         *,
         waits: bool = True,
     ) -> bool:
-        """The same for a log that is patient: `_told` hears when it is durable on enough hosts."""
+        """Write a batch to a log that is patient: `_told` hears when the batch is durable on enough hosts."""
         began_s = self._clock.monotonic()
         end = position + BATCH_BYTES + sum(map(len, chunks))
         pieces = batch_pieces(chunks, file.salt, self._epoch, number, records, wall_s, flags)

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 SILENT_S: Final = 30.0  # a copy that counts and is silent for longer than this is an alarm
-_COPIES_MAX: Final = 32  # of which the master tells, the worst first
+_COPIES_MAX: Final = 32  # the master tells of at most this many, the worst first
 
 
 class CopyState(Enum):

@@ -204,8 +204,8 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="a new one, for the copies and the coordinator")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 32))
     parser.add_argument("--least", default="1,2", help="values of leastCopies, separated by commas")
-    parser.add_argument("--skip", type=int, default=0, help="so many of the 36 orders, as drawn")
-    parser.add_argument("--first", type=int, default=len(ORDERS) ** 2, help="only so many of the others")
+    parser.add_argument("--skip", type=int, default=0, help="leave out this number of the 36 orders, as drawn")
+    parser.add_argument("--first", type=int, default=len(ORDERS) ** 2, help="at most this number of the others")
     parser.add_argument("--etcd", action="store_true", help="etcd is the coordinator")
     options = parser.parse_args()
     with coordinator_of(options.directory.resolve(), options.etcd) as coordinator:
