@@ -176,7 +176,13 @@ class Model:
                 if not item.persistent:
                     item.is_moved()
                 elif not self.full:
-                    item.moved = MAYBE
+                    item.moved, item.may_stay = MAYBE, False
+
+    def refusal_is_confirmed(self, items: Iterable[Item]) -> None:
+        """They have moved, unless the disk was full before the broker had read their bodies."""
+        for item in items:
+            if item.moved is MAYBE and not item.may_stay:
+                item.is_moved()
 
     def _may_move(self, item: Item) -> bool:
         """To the dead-letter queue, for another reason than that a client refused it or failed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -288,11 +289,6 @@ class BrokerMachine(RuleBasedStateMachine):
         covered = self.model.settled(sub, item)
         tx = next(iter(user.txs), "") if in_tx else ""
 
-        def moved() -> None:
-            for each in covered:
-                if each.moved is MAYBE:
-                    each.is_moved()
-
         def gone() -> None:
             for each in covered:
                 each.gone = YES
@@ -302,7 +298,7 @@ class BrokerMachine(RuleBasedStateMachine):
             tells = nothing
         elif nack:
             self.model.returned(covered, covered, refused=True)
-            tells = moved
+            tells = partial(self.model.refusal_is_confirmed, covered)
         else:
             self.model.acknowledged(covered)
             tells = gone
@@ -513,5 +509,34 @@ def test_a_disk_fills_before_a_move_is_written() -> None:
     machine.rest()
     machine.unsubscribe(which=1, index=0)
     machine.disk_fills_or_empties(full=True)
+    machine.rest()
+    machine.teardown()
+
+
+def test_a_disk_fills_before_the_body_of_a_refused_message_is_read() -> None:
+    """The refusal is confirmed, and the message waits in its queue: dead letters need room."""
+    machine = BrokerMachine()
+    machine.begin_world(
+        mode="windows", limit=-1, window=1, expired="drop", segment=700, batch=300, large=3, distance=0, slices=1000
+    )
+    machine.subscribe(which=0, queue="b", ack=ACK_CLIENT, prefetch=1)
+    machine.send(
+        which=0,
+        queue="b",
+        persistent=True,
+        priority=4,
+        expires_s=0,
+        duplicate="",
+        in_tx=False,
+        size=200,
+        receipt=True,
+        times=2,
+    )
+    machine.settle()
+    machine.receipts_are_believed()
+    machine.settle_delivery(which=0, index=0, nack=True, in_tx=False, receipt=True)
+    machine.disk_fills_or_empties(full=True)
+    machine.receipts_are_believed()
+    assert {name: len(bodies) for name, bodies in machine.seen()[0].items() if bodies} == {"b": 2}, "none has moved"
     machine.rest()
     machine.teardown()
