@@ -67,7 +67,9 @@ def test_a_slave_takes_over_at_once_with_every_message(brokers: Brokers) -> None
     slave.wait_ready()
     master.kill()
     told = slave.wait_serving()
-    assert told["reason"].endswith("is gone from this host"), told
+    # The kernel may still be burying the process when the slave looks; then the claim alone shuts it out.
+    assert told["reason"].endswith(("is gone from this host", "out of the store")), told
+    assert told["waited_s"] == 0.0, told
     with slave.connect() as connection:
         assert drain(connection, 40) == [b"%d" % number for number in range(10, 50)]
 
