@@ -6,6 +6,7 @@ Invariant: the client hears of a command once, and only when each home that has 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final, cast
 
 from amq.core.errors import TransactionRolledBackError
@@ -144,3 +145,10 @@ def _is_unknown(failure: Failure) -> bool:
 def _knowledge(failure: Failure) -> int:
     """How much a home knows that answers a question so: 0 = nothing, 1 = it would answer so knowing nothing, too."""
     return 0 if _is_unknown(failure) else 1 if isinstance(failure.error, TransactionRolledBackError) else 2
+
+
+def asking(command: Any, receipt: object) -> Any:
+    """The same command with another receipt."""
+    other = copy(command)
+    other.receipt = receipt
+    return other

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
@@ -27,8 +26,8 @@ from amq.broker.sessions.traffic import Traffic
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError
 from amq.core.message import GivenIds
-from amq.gateway import settling, works
-from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
+from amq.gateway import settling, subscribing, works
+from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, asking
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
 from amq.gateway.leaving import leave
@@ -40,7 +39,6 @@ from amq.protocols.commands import (
     Abort,
     AbortBatch,
     Begin,
-    Browse,
     CloseProducer,
     CloseSession,
     Command,
@@ -84,7 +82,6 @@ from amq.protocols.commands import (
 NAMES_MAX: Final = 1000  # of destinations whose home is known without a look at the table
 UNANSWERED_MAX: Final = 10_000  # commands in one home; the client is not read until half of them are answered
 KEPT_BYTES_MAX: Final = 32 << 20  # of messages on their way to one home; more than may wait there for room
-_MESSAGE_ID: Final = "JMSMessageID"  # in a selector
 _EVERYWHERE: Final = frozenset((PREPARED_NAME,))
 
 
@@ -433,7 +430,7 @@ class RoutedConnection:
         table = self.cluster.placement
         return [self.home_at(table.places.index(store)) for store in table.stores]
 
-    def _parts(self, sources: Iterable[Source]) -> dict[RoutedHome, tuple[Source, ...]]:
+    def parts(self, sources: Iterable[Source]) -> dict[RoutedHome, tuple[Source, ...]]:
         """The homes of what a consumer names, and the part that each has."""
         parts: dict[int, list[Source]] = {}
         for source in sources:
@@ -450,9 +447,9 @@ class RoutedConnection:
         table = self.cluster.placement
         return [table.places.index(store) for store in table.stores_of_patterns()]
 
-    def _only_home(self, sources: tuple[Source, ...]) -> RoutedHome:
+    def only_home(self, sources: tuple[Source, ...]) -> RoutedHome:
         """Raises CommandError where they have several."""
-        parts = self._parts(sources)
+        parts = self.parts(sources)
         if len(parts) > 1:
             raise CommandError(
                 f"{wire_name(told(sources))} lives in {len(parts)} stores, and this is possible in one: connect to the "
@@ -471,7 +468,7 @@ class RoutedConnection:
             return
         receipt = Joined(command.receipt, session, len(found), command=command, **joined)
         for home in found:
-            home.ask(session, _asking(command, receipt))
+            home.ask(session, asking(command, receipt))
 
     def pass_on(self, session: int, home: ConsumerHome, command: Command) -> None:
         """`command` goes to one home as it is."""
@@ -479,7 +476,7 @@ class RoutedConnection:
             home.put(session, command)
         else:
             receipt = Joined(command.receipt, session, command=command)
-            home.ask(session, _asking(command, receipt))
+            home.ask(session, asking(command, receipt))
 
     def pass_part(self, session: int, home: ConsumerHome, command: Any) -> None:
         """A settlement, or a part of a transaction, goes to one home."""
@@ -532,7 +529,7 @@ class RoutedConnection:
                 self._hold_to_be_old(home, failure)
             consumer = self.end_consumer(failure.session, failure.consumer, home)
             if move is not None and consumer is not None:
-                move.repeat(failure.session, _asking(consumer.command, None), failure)
+                move.repeat(failure.session, asking(consumer.command, None), failure)
                 return
         token = receipt.token if kind is Joined else receipt
         self.peer.fail(failure._replace(receipt=token))
@@ -621,7 +618,7 @@ class RoutedConnection:
         failure = joined.error
         if failure is not None and self.end_consumer(consumer.session, consumer.id, home) is not None:
             if getattr(failure.error, "code", "") in HOME_CODES:
-                self._move_of(home).repeat(consumer.session, _asking(consumer.command, None), failure)
+                self._move_of(home).repeat(consumer.session, asking(consumer.command, None), failure)
             else:
                 self.peer.fail(Failure(failure.error, Scope.CONSUMER, None, consumer.session, consumer.id))
         return True
@@ -675,52 +672,11 @@ class RoutedConnection:
             part = copy(message) if len(parts) > 1 else message
             home.ask(session.number, SendToMany(part, tuple(names), receipt, name))
 
-    def _once(self, command: Command, parts: int = 1) -> Command | None:
+    def once(self, command: Command, parts: int = 1) -> Command | None:
         """The command to be given again where its destination has moved: only once, and where one home had it."""
         return None if self.is_repeating or parts > 1 else command
 
     # -- consumers ----------------------------------------------------------------------------------------------------
-
-    def _subscribe(self, session: RoutedSession, command: Subscribe) -> None:
-        if command.id in session.consumers:
-            raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
-        sources, browse = command.sources, command.browse
-        parts = self._parts(sources)
-        if browse is not None and browse != Browse():
-            home = self._only_home(sources)
-            command = copy(command)
-            command.browse = browse._replace(range=_range_at(home, browse.range))
-        if len(parts) == 1:
-            own: dict[ConsumerHome, Subscribe] = {home: _asking(command, None) for home in parts}
-        else:
-            own = {home: _part(command, found) for home, found in parts.items()}
-        if self.ids is not None and _MESSAGE_ID in command.filter.selector:
-            for at, part in own.items():
-                part.filter = part.filter._replace(ids=self.ids._replace(place=at.index))
-        consumer = session.consumers[command.id] = Consumer(command, session.number)
-        consumer.open_in(own)
-        ended = partial(self._subscribed, consumer)
-        again = self._once(command, len(own))
-        receipt = Joined(command.receipt, session.number, len(own), again=again, command=command, ended=ended)
-        for branch in consumer.branches.values():
-            branch.home.ask(session.number, branch.subscribe(receipt))
-
-    def _subscribed(self, consumer: Consumer, error: Exception | None) -> None:
-        """All homes have answered. It is in all of them, or in none."""
-        session = self.sessions.get(consumer.session)
-        if error is None or session is None or session.consumers.get(consumer.id) is not consumer:
-            return
-        del session.consumers[consumer.id]
-        self._end_in(consumer, consumer.begun if consumer.is_divided else ())
-
-    def _end_in(self, consumer: Consumer, homes: Container[ConsumerHome]) -> None:
-        """It has ended for its client. Whether it had ended in one of `homes` before is nothing that it hears."""
-        for branch in consumer.branches.values():
-            if branch.home in homes:
-                quiet = Joined(None, consumer.session, is_question=True, deals=lambda _: True)
-                branch.home.ask(consumer.session, Unsubscribe(consumer.id, quiet))
-        consumer.end()
-        self.cluster.later(self.flush)
 
     def subscribed(self, home: RoutedHome, command: Subscribe, session: int) -> HomeBranch:
         """A consumer begins in that home. The client's codec is asked once for each."""
@@ -732,37 +688,13 @@ class RoutedConnection:
         consumer.begun.add(home)
         return branch
 
-    def _consumer(self, session: RoutedSession, id: str) -> Consumer:
-        consumer = session.consumers.get(id)
-        if consumer is None:
-            raise CommandError(f"this connection has no subscription {id!r}", code="UNKNOWN_SUBSCRIPTION")
-        return consumer
-
     def end_consumer(self, number: int, id: str, home: RoutedHome) -> Consumer | None:
         """That consumer has ended in one home: so it ends in all. None = it has ended already."""
         session = self.sessions.get(number)
         consumer = None if session is None else session.consumers.pop(id, None)
         if consumer is not None:
-            self._end_in(consumer, {branch.home for branch in consumer.branches.values()} - {home})
+            subscribing.end_in(self, consumer, {branch.home for branch in consumer.branches.values()} - {home})
         return consumer
-
-    def _unsubscribe(self, session: RoutedSession, command: Unsubscribe) -> None:
-        consumer = session.consumers.get(command.id)
-        if consumer is None and command.subscription_name:
-            self.to_all(session.number, self.all_homes(), command, is_question=True)
-            return
-        homes = [branch.home for branch in self._consumer(session, command.id).branches.values()]
-        if not command.subscription_name:
-            session.consumers.pop(command.id).end()
-            self.to_all(session.number, homes, command)
-            return
-
-        def ended(error: Exception | None) -> None:
-            found = None if error is not None else session.consumers.pop(command.id, None)
-            if found is not None:
-                found.end()
-
-        self.to_all(session.number, homes, command, ended=ended)
 
     def balance(self, consumer: Consumer) -> None:
         """A home has used its share of that consumer's room."""
@@ -776,73 +708,6 @@ class RoutedConnection:
             for branch, command in consumer.balance():
                 branch.home.put(consumer.session, command)
         self.flush()
-
-    def _credit(self, session: RoutedSession, command: Credit) -> None:
-        consumer = session.consumers.get(command.id)
-        if consumer is None or (consumer.is_divided and not consumer.has_credit):
-            raise CommandError(f"subscription {command.id!r} did not begin with credit: subscribe with a credit of 0")
-        if not consumer.is_divided:
-            consumer.grant(command.credit)
-            self.pass_on(session.number, next(iter(consumer.branches.values())).home, command)
-            return
-        consumer.is_drained = command.drain
-        consumer.asks += 1
-        if command.drain and command.credit:
-            consumer.grant(0)
-            consumer.credit = command.credit
-            self._drain(consumer, command, [*consumer.branches.values()], consumer.asks)
-            return
-        shares = consumer.grant(command.credit)
-        receipt = Joined(command.receipt, session.number, len(shares), command=command)
-        for branch, share in shares:
-            branch.home.ask(session.number, Credit(command.id, share, receipt, command.drain, command.wait_ms))
-
-    def _drain(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int) -> None:
-        """The homes are asked one after the other for what is there, until the credit is used. Only then does the
-        consumer wait, and in each of them."""
-        credit = consumer.credit - consumer.used
-        if consumer.asks != number or not consumer.branches or credit <= 0:
-            self.answer_now(command)
-        elif left:
-            branch, *others = left
-            next_one = partial(self._drained, consumer, command, others, number)
-            receipt = Joined(None, consumer.session, command=command, ended=next_one)
-            branch.share = credit
-            branch.home.ask(consumer.session, Credit(consumer.id, credit, receipt, drain=True))
-        elif command.wait_ms and not consumer.used:
-            shares = consumer.grant(consumer.credit)
-            receipt = Joined(command.receipt, consumer.session, len(shares), command=command)
-            for branch, share in shares:
-                again = Credit(consumer.id, share, receipt, drain=True, wait_ms=command.wait_ms)
-                branch.home.ask(consumer.session, again)
-        else:
-            self.answer_now(command)
-
-    def _drained(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int, _: object) -> None:
-        """One home has no more for it now."""
-        self.cluster.later(partial(self._drain_on, consumer, command, left, number))
-
-    def _drain_on(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int) -> None:
-        if not self.is_closed:
-            self._drain(consumer, command, left, number)
-            self.flush()
-
-    def _extend(self, session: RoutedSession, command: Extend) -> None:
-        consumer = self._consumer(session, command.id)
-        branches = [*consumer.branches.values()]
-        if not consumer.is_divided:
-            flow = branches[0].command.flow
-            if flow.prefetch:  # for when it begins anew
-                branches[0].command.flow = flow._replace(prefetch=max(1, flow.prefetch + command.change))
-            self.pass_on(session.number, branches[0].home, command)
-            return
-        changes = consumer.extend(command.change) if consumer.is_limited else []
-        if not changes:
-            self.answer_now(command)
-            return
-        receipt = Joined(command.receipt, session.number, len(changes), command=command)
-        for branch, change in changes:
-            branch.home.ask(session.number, Extend(command.id, change, receipt))
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -902,10 +767,10 @@ class RoutedConnection:
 
     def _delete_destination(self, session: RoutedSession, command: DeleteDestination) -> None:
         homes = [self.home_at(index) for index in self.indices(command.name)]
-        self.to_all(session.number, homes, command, again=self._once(command, len(homes)))
+        self.to_all(session.number, homes, command, again=self.once(command, len(homes)))
 
     def _lease(self, session: RoutedSession, command: LeaseMessages | SettleLeases) -> None:
-        self.to_all(session.number, [self._only_home(command.sources)], command, again=self._once(command))
+        self.to_all(session.number, [self.only_home(command.sources)], command, again=self.once(command))
 
     def _locate(self, session: RoutedSession, command: Locate) -> None:  # noqa: ARG002
         table = self.cluster.placement
@@ -944,7 +809,7 @@ class RoutedConnection:
         if not self.homes:
             ended(None)
             return
-        self.to_all(session.number, [*self.homes.values()], _asking(command, None), ended=ended)
+        self.to_all(session.number, [*self.homes.values()], asking(command, None), ended=ended)
 
     def _invalid(self, session: RoutedSession, command: Invalid) -> None:  # noqa: ARG002
         raise command.error if isinstance(command.error, AmqError) else CommandError(str(command.error))
@@ -962,10 +827,10 @@ class RoutedConnection:
         SettleSet: settling.settle,
         SettleRun: settling.settle_run,
         SettleAgain: settling.settle_again,
-        Subscribe: _subscribe,
-        Unsubscribe: _unsubscribe,
-        Credit: _credit,
-        Extend: _extend,
+        Subscribe: subscribing.subscribe,
+        Unsubscribe: subscribing.unsubscribe,
+        Credit: subscribing.credit,
+        Extend: subscribing.extend,
         Begin: works.begin,
         Commit: works.end,
         Prepare: works.end,
@@ -991,26 +856,3 @@ class RoutedConnection:
         Invalid: _invalid,
         Malformed: _malformed,
     }
-
-
-def _asking(command: Any, receipt: object) -> Any:
-    """The same command with another receipt."""
-    other = copy(command)
-    other.receipt = receipt
-    return other
-
-
-def _part(command: Subscribe, sources: tuple[Source, ...]) -> Subscribe:
-    part = _asking(command, None)
-    part.sources = sources
-    return part  # type: ignore[no-any-return]
-
-
-def _range_at(home: RoutedHome, range: Any) -> Any:
-    """The part of a browse as that home knows it."""
-    if range is None:
-        return None
-    places = [None if place is None else (place[0], place[1] >> INDEX_BITS) for place in range]
-    if any(place is not None and place[1] & INDEX_MASK != home.index for place in range):
-        raise CommandError("this place is in another store: take those of a browse of this queue", code="PLACE_UNKNOWN")
-    return range._replace(after=places[0], until=places[1])
