@@ -86,6 +86,36 @@ def test_runs_are_the_same_as_one_by_one(
     assert one_by_one(found) == one_by_one(slowly(opened("1.2", SMALL), data))
 
 
+@given(
+    st.sampled_from(HEADS[7:]),
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"11", b"22", b"333", b"", b"a\\", b"a\r", b"b\n", b"\xc3\xa4"]),
+            st.sampled_from([b"abcd", b"\n\n\0S", b"SEND", b"\0\0\0\0", b"a"]),
+            st.sampled_from([b"\0", b"\0", b"\0", b"\0\n", b"x"]),
+            st.integers(1, 30),
+        ),
+        max_size=4,
+    ),
+    st.integers(2, 40),
+    st.integers(0, 3000),
+)
+def test_frames_of_the_same_length_are_the_same_as_one_by_one(
+    head: bytes, some: list[tuple[bytes, bytes, bytes, int]], frames_max: int, cut: int
+) -> None:
+    """As they are taken without a step for each. A frame among them may be shorter, or broken."""
+    data = b"".join(
+        (head.replace(b":R", b":" + receipt) + b"\ncontent-length:4\n\n" + body + end) * times
+        for receipt, body, end, times in some
+    )
+    server, found = opened("1.2", SMALL), []
+    for piece in (data[:cut], data[cut:]):
+        found += server.receive(piece, frames_max)
+        while server.has_more:
+            found += server.receive(b"", frames_max)
+    assert one_by_one(found) == one_by_one(slowly(opened("1.2", SMALL), data))
+
+
 def test_a_run_keeps_to_the_frames_that_it_may_have() -> None:
     frame = b"SEND\ndestination:/queue/x\nreceipt:1\ncontent-length:1\n\na\0"
     server = opened("1.2")
@@ -95,7 +125,13 @@ def test_a_run_keeps_to_the_frames_that_it_may_have() -> None:
     assert server.has_more
 
 
-@given(st.lists(st.sampled_from([b"0-1", b"0-2", b"0-33", b"1-4", b"2-5", b"0-x", b"9-1", b"0-" + b"1" * 20])))
+@given(
+    st.lists(
+        st.sampled_from([b"0-1", b"0-2", b"0-33", b"0-", b"1-4", b"2-5", b"0-x", b"9-1", b"0-" + b"1" * 20])
+        .flatmap(lambda id: st.tuples(st.just(id), st.integers(1, 9)))
+        .map(lambda each: [each[0]] * each[1])
+    ).map(lambda runs: [id for run in runs for id in run])
+)
 def test_acknowledgements_are_the_same_as_one_by_one(ids: list[bytes]) -> None:
     """Of two consumers that acknowledge each message, and one that acknowledges all up to a message."""
     servers = opened("1.2"), opened("1.2")
@@ -112,6 +148,12 @@ def test_acknowledgements_become_one_command() -> None:
     (command,) = server.receive(b"".join(b"ACK\nid:0-%d\n\n\0" % seq for seq in range(1, 100)))
     assert isinstance(command, SettleRun)
     assert command.seqs == list(range(1, 100))
+    frames = b"".join(b"ACK\nid:0-%d\n\n\0" % seq for seq in range(1, 100))
+    for frames_max in (2, 7, 98):
+        (command,) = server.receive(frames, frames_max)
+        assert isinstance(command, SettleRun)
+        assert command.seqs == list(range(1, frames_max + 1))
+        server.receive(b"", 100)
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"0-1", b"1-2", b"2-3", b"0-x", b"9-1"]), RECEIPTS), max_size=6))

@@ -8,6 +8,7 @@ ones, are left to the general path.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -26,6 +27,8 @@ _TRANSFORMATION = f"\n{TRANSFORMATION}:".encode()
 _HEAD_BYTES_MAX = 1 << 10  # of a shape, and of the memory that its properties take
 _BODY_BYTES_MAX = 16 << 10  # of a message in a run: beside larger bodies the steps do not count
 _SEQ_DIGITS_MAX = 19
+_ACK_END = b"\n\n\0"
+_ALIKE_MIN, _ALIKE_MORE = 8, 4  # frames that are taken at once, at first; times as many each time
 
 
 class Shape(NamedTuple):
@@ -143,10 +146,13 @@ def run(
     block = data[begin:start]
     if _TRANSFORMATION in block:
         return first, position, 0
-    bodies, receipts, size = [message.body], [receipt], len(data)
+    bodies, size = [message.body], len(data)
+    receipts: list[object] = [receipt]
     has_length = b"\ncontent-length:" in block
     before, mark, rest = block.partition(RECEIPT) if receipt is not None else (block, b"", b"")
     head, tail = before + mark, rest[rest.find(b"\n") :]
+    if has_length and size - position >= _ALIKE_MIN * (stop - begin):
+        position = _take_alike(data, position, head, tail, length, block_max, frames_max, bodies, receipts)
     while len(bodies) <= frames_max and data.startswith(head, position):
         at = end = position + len(head)
         if receipt is not None:
@@ -154,7 +160,10 @@ def run(
             if end <= at or not data.startswith(tail, end):
                 break
         body_at = end + len(tail)
-        body_end = body_at + length if has_length else data.find(b"\0", body_at, body_at + _BODY_BYTES_MAX + 1)
+        if has_length:
+            body_end = body_at + length
+        else:
+            body_end = data.find(b"\0", body_at, body_at + _BODY_BYTES_MAX + 1)
         if not body_at <= body_end < size or data[body_end] or body_at - position > block_max:
             break
         if receipt is not None:
@@ -169,16 +178,69 @@ def run(
     return SendRun(message.with_body(b""), bodies, receipts if receipt is not None else None), position, len(bodies) - 1
 
 
+def _take_alike(
+    data: bytes,
+    position: int,
+    head: bytes,
+    tail: bytes,
+    length: int,
+    block_max: int,
+    frames_max: int,
+    bodies: list[bytes],
+    receipts: list[object],
+) -> int:
+    """Add `bodies` and `receipts` of the frames at `position` that have as many bytes as the first of them, since their
+    receipts are equally long: all at once, without a step for each. Returns where they end. More frames are tried each
+    time, so those that turn out to be different are few beside those that are taken."""
+    if not data.startswith(head, position):
+        return position
+    has_receipt = head.endswith(RECEIPT)
+    at = position + len(head)
+    width = data.find(b"\n", at, position + block_max) - at if has_receipt else 0
+    block_bytes = len(head) + width + len(tail)
+    step = block_bytes + length + 1
+    if width < has_receipt or block_bytes > block_max:
+        return position
+    frames = struct.Struct(f"{len(head)}s{width}s{len(tail)}s{length}sc")
+    count, view = _ALIKE_MIN, memoryview(data)
+    while True:
+        count = min(count, frames_max + 1 - len(bodies), (len(data) - position) // step)
+        if count < _ALIKE_MIN:
+            return position
+        stop = position + count * step
+        heads, tokens, tails, found, ends = zip(*frames.iter_unpack(view[position:stop]), strict=True)
+        if not heads.count(head) == tails.count(tail) == ends.count(b"\0") == count:
+            return position
+        if has_receipt:
+            joined = b"\n".join(tokens)
+            if joined.count(b"\n") >= count or b"\\" in joined or b"\r" in joined or not joined.isascii():
+                return position
+            receipts += joined.decode().split("\n")
+        bodies += found
+        position = stop
+        count *= _ALIKE_MORE
+
+
 def acks(data: bytes, position: int, index: str, seq: int, frames_max: int) -> tuple[list[int], int]:
     """`seq`, and those of the ACK frames from `position` on that differ from its own in their seq alone, at most
     `frames_max`; and where they end. `index` = that of their subscription."""
     head = f"ACK\nid:{index}-".encode()
     step, seqs = len(head), [seq]
+    if len(data) - position > _ALIKE_MIN * step and data.startswith(head, position):  # all at once: no step for each
+        stop = position + frames_max * (step + _SEQ_DIGITS_MAX + len(_ACK_END))
+        *found, last = data[position + step : stop].split(_ACK_END + head)
+        last, end, _ = last.partition(_ACK_END)
+        if end:
+            found.append(last)
+        del found[frames_max:]
+        if b"".join(found).isdigit() and b"" not in found and max(map(len, found)) <= _SEQ_DIGITS_MAX:
+            seqs += map(int, found)
+            position += len(found) * (step + len(_ACK_END)) + sum(map(len, found))
     while len(seqs) <= frames_max and data.startswith(head, position):
-        end = data.find(b"\n\n\0", position + step, position + step + _SEQ_DIGITS_MAX + 3)
-        digits = data[position + step : end]
-        if end < 0 or not digits.isdigit():
+        end_at = data.find(_ACK_END, position + step, position + step + _SEQ_DIGITS_MAX + len(_ACK_END))
+        digits = data[position + step : end_at]
+        if end_at < 0 or not digits.isdigit():
             break
         seqs.append(int(digits))
-        position = end + 3
+        position = end_at + len(_ACK_END)
     return seqs, position
