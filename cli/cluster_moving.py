@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from amq.cli.cluster_options import WAIT_S, cluster_option
-from amq.cli.cluster_placing import finished, wait_until_all_have
+from amq.cli.cluster_placing import finished, wait_until_all_have, wait_until_obeyed
 from amq.cli.options import valued
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json
@@ -59,7 +59,7 @@ def move(directory: str, pattern: str, store: str, rate: str | None, wait_s: flo
     others are served as ever. The nodes carry the move through, also when this command ends; `amq cluster moves`
     shows it, and takes it back with --cancel.
 
-    Exit code 0: all has moved. 7: it has not within --wait, with what it waits for.
+    Exit code 0: all has moved, and gateways lead clients there. 7: it has not within --wait, with what it waits for.
     """
     found = Cluster(directory)
     placement = settled(found)
@@ -168,6 +168,7 @@ def finish(
         raise OrderError(f"the move goes on without this command: {told(now)}")
     if placement.layout != wanted:
         raise OrderError("the move was taken back, or somebody has changed the cluster since")
+    wait_until_obeyed(found, placement, time.monotonic() + WAIT_S)
     if not as_json:
         click.echo(f"table {placement.number}: {done}")
 

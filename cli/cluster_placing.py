@@ -41,9 +41,10 @@ def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float
 
     The rule with the most specific pattern decides; destinations without a rule are shared out by their names. A
     destination with messages or durable subscriptions does not move: the command says which, and changes nothing.
-    While the stores take the change over, for a few seconds, commands for what moves are refused with MOVED.
+    While the stores take the change over, for a few seconds, commands for what moves are refused with MOVING.
 
-    Exit code 0: every store obeys the rule. 7: the change was taken back, with the reasons.
+    Exit code 0: every store obeys the rule, and every gateway leads clients by it. 7: they do not yet, or the change
+    was taken back, with the reasons.
     """
     if removes == bool(store):
         raise click.UsageError("give STORE or spread, or --remove")
@@ -56,6 +57,7 @@ def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float
         placement = carry_through(found, placement, until)
         if placement.layout.rules.get(pattern, "") != store:
             raise OrderError("somebody else changed the cluster at the same time: try again")
+    wait_until_obeyed(found, placement, until)
     if as_json:
         print_json({"cluster": found.directory, "table": placement.number, "pattern": pattern, "home": store or None})
     elif removes:
@@ -156,14 +158,37 @@ def _bring_ids(found: Cluster, placement: Placement, until: float, seen: Seen) -
     return placement
 
 
+def wait_until_obeyed(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> None:
+    """A change is made: wait until each store serves what it has got, and each gateway leads clients there, as far as
+    it says so. Raises OrderError."""
+    seen = seen or partial(store_seen, found)
+    while late := [*_late_stores(placement, seen), *_late_gateways(found, placement)]:
+        if time.monotonic() >= until:
+            raise OrderError(
+                f"the change is made (table {placement.number}), but {', '.join(late)} did not take it over in time: "
+                "until then commands for what has moved may fail with MOVED or MOVING"
+            )
+        time.sleep(POLL_S)
+
+
+def _late_stores(placement: Placement, seen: Seen) -> list[str]:
+    stores = {name: seen(name) for name in placement.stores}
+    return [name for name, each in stores.items() if each.number < placement.since and not each.is_unused]
+
+
+def _late_gateways(found: Cluster, placement: Placement) -> list[str]:
+    """Gateways of nodes that run. One of an older version does not say which table it has."""
+    return [
+        f"a gateway of node {node.name}"
+        for node in found.nodes()
+        if node.running and any(each.pid and 0 < each.table < placement.since for each in node.gateways)
+    ]
+
+
 def wait_until_all_have(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> None:
     """Two changes may not be under way at a time: a store could miss one. Raises OrderError."""
     seen = seen or partial(store_seen, found)
-    while True:
-        stores = {name: seen(name) for name in placement.stores}
-        late = [name for name, each in stores.items() if each.number < placement.since and not each.is_unused]
-        if not late:
-            return
+    while late := _late_stores(placement, seen):
         if time.monotonic() >= until:
             raise OrderError(
                 f"{', '.join(late)} did not take table {placement.since} over in time, which must come before a "

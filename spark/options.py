@@ -211,7 +211,7 @@ class BrokerOptions:
         _truth,
         "true",
         "with the address of a [cluster](#clusters): go to the masters of its stores, all at once. `false`: everything "
-        "goes through the gateway, and all destinations must live in one store",
+        "goes through the gateway, and a query reads from one store",
         "false",
     )
     user: str | None = _option(_text, None, "login of all connections, of driver and executors", "etl")

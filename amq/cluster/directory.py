@@ -84,6 +84,7 @@ class GatewaySeen(NamedTuple):
     links_lost     links that broke, since its start
     repeats        how often commands had to wait for a newer table of the homes, since its start
     restarts       how often its process was started again, since the start of its node
+    table          number of the table of the homes by which it leads clients, 0 = it does not say (an older version)
     """
 
     pid: int
@@ -96,6 +97,7 @@ class GatewaySeen(NamedTuple):
     links_lost: int = 0
     repeats: int = 0
     restarts: int = 0
+    table: int = 0
 
     @classmethod
     def of(cls, pid: int, counts: Mapping[str, Any], restarts: int = 0) -> GatewaySeen:

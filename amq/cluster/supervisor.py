@@ -173,6 +173,7 @@ class Supervisor:
     # -- the directory, in its own thread -----------------------------------------------------------------------------
 
     def _look_on(self) -> None:
+        is_changing = False
         while not self._stopped.is_set():
             try:
                 if self._seat.keep():
@@ -181,6 +182,7 @@ class Supervisor:
                 self._tell()
                 table, self._nodes = self._cluster.table(), self._cluster.nodes()
                 self._is_moving = table.placement.step is not None
+                is_changing = table.placement.before is not None or self._is_behind(table.number)
                 priorities = self._cluster.priorities(self._node.name, self._nodes)
                 seen = _Seen(tuple(table.stores), priorities, table.number)
                 trouble = ""
@@ -192,9 +194,13 @@ class Supervisor:
             if seen is not None:
                 with suppress(RuntimeError):  # the event loop has ended meanwhile
                     self._loop.call_soon_threadsafe(self._take, seen)
-            self._stopped.wait(MOVING_LOOK_S if self._is_moving else LOOK_S)
+            self._stopped.wait(MOVING_LOOK_S if is_changing else LOOK_S)
         with suppress(AmqError, OSError, SeatTakenError):  # others see that it does not run, whatever it last said
             self._tell()
+
+    def _is_behind(self, table: int) -> bool:
+        """Does a gateway lead clients by an older table? A command that changes the cluster waits for it."""
+        return any(each.pid and 0 < each.table < table for each in self._node.gateways)
 
     def _tell(self) -> None:
         """Write into the seat what this node says of itself. Raises AmqError, OSError, SeatTakenError."""
@@ -207,6 +213,9 @@ class Supervisor:
         if self._end.done() or seen == self._seen:
             return
         before, self._seen = self._seen, seen
+        if before.table and before.table != seen.table and not self._is_moving:
+            for gateway in self._gateways:
+                self._reload(gateway)  # in a move it looks when a client of its own waits
         for store in seen.stores:
             if store not in self._members:
                 self._members[store] = self._open(store, {"store": store}, Program(self._command(store)))

@@ -105,6 +105,7 @@ class Gateway(Service):
                 "delivered": sum(each.delivered for each in self.hub.traffic.values()),
                 "links_lost": self.ways.links.lost,
                 "repeats": self.ways.repeats,
+                "table": self.ways.placement.number,
             }
         )
         status = f"{len(self.hub.connections)} clients, linked to {', '.join(linked) or 'no store'}"
@@ -117,6 +118,10 @@ class Gateway(Service):
         self._loop.call_later(TELL_S, self._tell)
 
     # -- files that are read again ------------------------------------------------------------------------------------
+
+    def read_files_again(self) -> None:
+        super().read_files_again()
+        self.ways.look()
 
     def _post_apply(self, config: BrokerConfig) -> None:
         with suppress(RuntimeError):  # the event loop has ended meanwhile

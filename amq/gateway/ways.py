@@ -78,6 +78,11 @@ class Ways:
         self._meet = meet
         self._lookout = Lookout(self._doors.threads, "the cluster", self._look)
 
+    def look(self) -> None:
+        """Look at the cluster soon: there may be another table."""
+        if self._lookout is not None:
+            self._lookout.want(True)
+
     def stop(self) -> None:
         """Look no more; the links go on until `close`."""
         self._is_stopped = True

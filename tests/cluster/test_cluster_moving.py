@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 from amq.cli import cluster_moving, cluster_placing
 from amq.cli.main import main
 from amq.cluster import moving
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, node_document
 from amq.cluster.placement import ALL_SLOTS, SLOTS, SPREAD, STEP_BYTES, MoveStep, Placement, even_slots, slot_of
 from amq.cluster.placing import Await, StoreSeen, next_step
 
@@ -201,3 +202,22 @@ def test_a_move_is_told_slowed_down_and_taken_back(directory: str, stores: dict[
     assert Cluster(directory).table().placement.layout == TABLE.layout
     assert "moves" in amq("moves", "--cluster", directory).output
     assert amq("moves", "--cluster", directory, "--rate", "x").exit_code == 0, "nothing moves"
+
+
+def test_a_change_ends_when_stores_and_gateways_obey_it(directory: str, stores: dict[str, StoreSeen]) -> None:
+    seat = Cluster(directory).join("a", 1.0, "host7", 4711)
+
+    def place(store: str, gateway: int) -> Result:
+        node = ClusterNode("a", True, gateways=(GatewaySeen(7, table=gateway), GatewaySeen(0, table=1)))
+        seat.write(node_document(node))
+        return amq("place", "--cluster", directory, "n1", store, "--wait", "0.3")
+
+    with closing(seat):
+        stores |= everywhere(2)
+        late = place("s2", 3)
+        assert (late.exit_code, "(table 3), but s1, s2, s3 did not take it over" in late.stderr) == (7, True)
+        stores |= everywhere(3)
+        late = place("s2", 2)
+        assert (late.exit_code, "but a gateway of node a did not take it over" in late.stderr) == (7, True)
+        assert place("s2", 3).exit_code == 0
+        assert place("s2", 0).exit_code == 0, "an older version does not say"
