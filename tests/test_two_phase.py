@@ -11,6 +11,9 @@ import pytest
 
 import amq
 from amq import aio
+from amq.broker.transactions.two_phase import TwoPhase
+from amq.client import PreparedTransaction
+from amq.journal.records import Prepared
 from tests.brokers import Broker, Brokers
 from tests.patience import DEADLINE_S
 
@@ -27,6 +30,14 @@ def drain(connection: amq.Connection, name: str) -> list[bytes]:
             found.append(message.body)
         assert browser.finished
     return found
+
+
+def test_the_list_says_which_stores_have_parts() -> None:
+    """As a decider of several stores shows it, and a newer broker that says more."""
+    message = TwoPhase.shown(Prepared("x", 7, 1, 0, sends={"queue://a": [1, 2]}, stores=["s2", "s3"]))
+    found = PreparedTransaction.parse(message.body)
+    assert (found.xid, found.sends, found.stores) == ("x", {"/queue/a": 2}, ["s2", "s3"])
+    assert PreparedTransaction.parse(message.body.replace(b"{", b'{"more": 1, ', 1)) == found
 
 
 def test_the_asynchronous_face(brokers: Brokers) -> None:

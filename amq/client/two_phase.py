@@ -7,8 +7,8 @@ a request whose connection broke again, word for word.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from amq.client.requests import Request, RequestKind
@@ -31,6 +31,7 @@ class PreparedTransaction:
     created_ms     wall clock of the broker
     timeout_ms     so long after that the broker rolls it back; 0 = never
     sends, acks    how many messages it sends to which queue, and acknowledges of which
+    stores         of a cluster: those that have parts of it, of which this one decides; () = it has no other parts
     """
 
     xid: str
@@ -40,12 +41,14 @@ class PreparedTransaction:
     timeout_ms: int
     sends: Mapping[str, int]
     acks: Mapping[str, int]
+    stores: Sequence[str] = ()
 
     @classmethod
     def parse(cls, body: bytes) -> PreparedTransaction:
-        """Read a message that the broker shows. Raises ProtocolError."""
+        """Read a message that the broker shows, which may be a newer one that says more. Raises ProtocolError."""
         try:
-            return cls(**json.loads(body))
+            said = json.loads(body)
+            return cls(**{each.name: said[each.name] for each in fields(cls) if each.name in said})
         except (ValueError, TypeError) as error:
             raise ProtocolError(
                 f"{PREPARED_QUEUE} shows a message that does not describe a prepared transaction: {error}"
