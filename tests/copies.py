@@ -23,7 +23,7 @@ from amq.store.files.vfs import SystemVfs, ToolVfs
 from amq.store.host import Owner
 from amq.store.locker import Locker, Term
 from amq.store.open import replica_in
-from amq.store.port import Store
+from amq.store.port import EventLoop, Store
 from amq.store.replica.member import ReplicaMember
 from amq.store.replica.messages import TO_A_COPY
 from amq.store.replica.port import Receive
@@ -71,6 +71,11 @@ class LocalEnd:
 
     def members(self) -> frozenset[str]:
         return frozenset(each for each in list(self._network.ends) if self._network.leads(self._me, each)) - {self._me}
+
+    def hear_on(self, loop: EventLoop | None) -> None:
+        """Its threads read on."""
+
+    def hear(self) -> None: ...
 
     def close(self) -> None:
         self._network.ends.pop(self._me, None)

@@ -114,6 +114,8 @@ class Journal:
         self._previous_end = 0
         self._sync_s = 0.0
         self.syncs = Histogram()
+        self._begins = False  # a batch, here
+        self._early: tuple[int, Exception | None] | None = None  # what became of it meanwhile
         self._reserved = False
         self._dead = False
 
@@ -208,7 +210,7 @@ class Journal:
                 self._add_consumed(batch)
             self._batch = batch
             is_small = len(batch.records) + batch.in_runs <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX
-            self._write(inline and is_small and self._sync_s < INLINE_SYNC_S_MAX)
+            self._write(inline and is_small and (self._log.is_patient or self._sync_s < INLINE_SYNC_S_MAX))
         return False
 
     def on_their_way(self) -> list[OpenBatch]:
@@ -369,21 +371,25 @@ class Journal:
         position, number, wall_s = self._position, self.batches + 1, self._clock.wall_ms() // 1000
         records = len(chunks) + batch.in_runs
         job = partial(self._write_batch, file, chunks, records, position, number, wall_s, batch.flags)
-        failure: OSError | None = None
+        outcome: tuple[int, Exception | None] | None = None
         if self._log.is_patient:
+            self._early = None
             begin = partial(self._begin_batch, batch, file, chunks, records, position, number, wall_s, batch.flags)
+            self._begins = inline
             try:
                 begun = inline and begin(waits=False)
+                outcome = self._early
             except OSError as error:
-                begun, failure = True, error
+                begun, outcome = True, (0, error)
+            self._begins = False
             if not begun:
                 self._runner.submit(begin, self._begun)
         elif not inline:
             self._runner.submit(job, self._written)
         if self._next_file is None and not self._exhausted and self._position + size > PREPARE_AT * file.size:
             self._prepare()  # behind the batch, which waits for nothing
-        if failure is not None:
-            self._written(0, failure)
+        if outcome is not None:
+            self._written(*outcome)
         if not inline or self._log.is_patient:
             return
         try:
@@ -429,11 +435,7 @@ class Journal:
         end = position + BATCH_BYTES + sum(map(len, chunks))
         pieces = batch_pieces(chunks, file.salt, self._epoch, number, records, wall_s, flags)
         writer = cast(PatientWriter, file.writer)
-        begun = writer.begin(position, end, pieces, partial(self._told, batch, began_s, end), waits=waits)
-        if begun:
-            took_s = self._clock.monotonic() - began_s  # of this host alone
-            self._sync_s += (min(took_s, 2 * INLINE_SYNC_S_MAX) - self._sync_s) / 8
-        return begun
+        return writer.begin(position, end, pieces, partial(self._told, batch, began_s, end), waits=waits)
 
     def _begun(self, _: object, error: Exception | None) -> None:
         if error is not None:
@@ -442,7 +444,10 @@ class Journal:
     def _told(self, batch: OpenBatch, began_s: float, end: int, error: Exception | None) -> None:
         if self._batch is batch:
             self.syncs.add(self._clock.monotonic() - began_s)
-            self._written(end, error)
+            if self._begins:
+                self._early = end, error
+            else:
+                self._written(end, error)
 
     def _written(self, end: int, error: Exception | None) -> None:
         if self._dead:

@@ -21,6 +21,10 @@ class EventLoop(Protocol):
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], /, *args: Any) -> Any: ...
 
+    def add_reader(self, fd: int, callback: Callable[..., Any], /, *args: Any) -> Any: ...
+
+    def remove_reader(self, fd: int, /) -> Any: ...
+
 
 def _no_part(_segments: SegmentFormat, _name: str) -> AbstractContextManager[None]:
     return nullcontext()

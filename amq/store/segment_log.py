@@ -108,8 +108,9 @@ class PatientWriter(Writer, Protocol):
         self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], told: Told, *, waits: bool
     ) -> bool:
         """Append as `append` does, and wait for no other host: `told` is called in the event loop of `Store.hear_on`,
-        once, when all is durable, or with the error that ends it. Not `waits` = where another thread is at the disk of
-        this host, return False, and nothing was done. Raises OSError, and then `told` is not called; NoRoomError."""
+        once, when all is durable, or with the error that ends it; in that loop perhaps before this returns. Not `waits`
+        = where another thread is at the disk of this host, or that disk is slow, return False, and nothing was done.
+        Raises OSError, and then `told` is not called; NoRoomError."""
         ...
 
 

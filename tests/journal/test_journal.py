@@ -8,19 +8,21 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amq.core.message import Message
+from amq.doors.clock import Clock
 from amq.doors.threads import JobThread, SystemThreads
 from amq.journal.format import APART_BYTES
 from amq.journal.journal import INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
-from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog
-from amq.store.segment_log import FULL_ERRNOS, RESERVE_NAME, SyncError
+from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog, FileWriter
+from amq.store.segment_log import FULL_ERRNOS, RESERVE_NAME, SyncError, Told
 from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
 from tests.patience import DEADLINE_S
@@ -243,6 +245,56 @@ def test_one_slow_sync_does_not_end_the_syncs_in_place(world: World, vfs: Faulty
     assert [is_inline(slow) for _ in range(10)].count(True) < 8
     assert not is_inline(slow)
     assert [is_inline(quick) for _ in range(20)][-1]
+
+
+class EarlyWriter:
+    """A `PatientWriter` on one disk: it tells before `begin` returns."""
+
+    def __init__(self, files: FileWriter, busy: Callable[[], bool]) -> None:
+        self._files, self._busy = files, busy
+        self.finish, self.close = files.finish, files.close
+
+    def begin(self, start: int, end: int, pieces: Iterable[bytes], told: Told, *, waits: bool) -> bool:
+        if self._busy() and not waits:
+            return False
+        self._files.append(start, end, pieces)
+        told(None)
+        return True
+
+
+class PatientLog(FileLog):
+    is_patient = True
+    is_busy = False
+
+    def create(self, name: str, head: bytes, size: int, clock: Clock) -> Any:
+        return EarlyWriter(super().create(name, head, size, clock), lambda: self.is_busy)
+
+
+class PatientWorld(World):
+    @property
+    def log(self) -> PatientLog:
+        log = self.__dict__.setdefault("patient", PatientLog(self.vfs, self.store))
+        assert isinstance(log, PatientLog)
+        return log
+
+
+def test_an_append_that_other_hosts_have_before_it_has_begun_takes_effect_in_this_turn(tmp_path: Path) -> None:
+    world = PatientWorld(tmp_path)
+    world.send()
+    world.commit()
+    for size in (10, 3000, 3000, 3000, 10):  # some begin a segment
+        world.send(size=size)
+        world.journal.flush(inline=True)
+        if world.journal._next_file is not None:
+            assert len(world.records) == world.sent
+        world.runner.drain()
+        assert len(world.records) == world.sent
+    world.log.is_busy = True
+    world.send()
+    world.journal.flush(inline=True)
+    assert len(world.records) == world.sent - 1
+    world.runner.drain()
+    assert len(world.records) == world.sent
 
 
 # -- a full disk ------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from amq.journal.copies import JournalFormat
 from amq.journal.format import HEADER_BYTES, SegmentHeader, encode_batch, segment_name
 from amq.store.epoch import Epoch
 from amq.store.open import replica_in
+from amq.store.port import EventLoop
 from amq.store.replica.member import TICK_S, ReplicaMember
 from amq.store.replica.port import Receive
 from amq.store.replica.url import ReplicaUrl
@@ -150,6 +151,10 @@ class QueueEnd:
     def gone(self) -> frozenset[str]:
         """All that cannot be reached: a hint may be wrong, and nothing is lost by it."""
         return frozenset(self._world.met) - {self.me} - self.members()
+
+    def hear_on(self, loop: EventLoop | None) -> None: ...
+
+    def hear(self) -> None: ...
 
     def close(self) -> None:
         if self._world.ends.get(self.me) is self:  # else it has started again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -52,6 +53,7 @@ class Copy:
         self.me = me
         self.taken: list[tuple[str, Any]] = []
         self.answers: list[tuple[str, Any]] = []
+        self.heard_in = 0  # the thread that took the last one
         self.gate = threading.Event()
         self.gate.set()
         host = "localhost" if tls is not None else "127.0.0.1"
@@ -63,6 +65,7 @@ class Copy:
 
     def _receive(self, sender: str, message: Any, answer: Callable[[Any], None]) -> None:
         if not isinstance(message, TO_A_COPY):
+            self.heard_in = threading.get_ident()
             self.answers.append((sender, message))
             return
         self.gate.wait(DEADLINE_S)
@@ -145,6 +148,86 @@ def test_messages_pass_over_tls(authority: Authority) -> None:
             a.network.send("b", message)
         until(lambda: len(a.answers) == 3)
         assert b.taken == [("a", write(0)), ("a", large), ("a", write(2))]
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def ask(copy: Copy, other: str) -> int:
+    """Have `other` answer. Returns the thread that took the answer."""
+    before = len(copy.answers)
+    until(lambda: copy.network.send(other, AskPromise(9)))
+    until(lambda: len(copy.answers) > before)
+    return copy.heard_in
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("is_encrypted", [False, pytest.param(True, marks=needs_openssl)])
+def test_answers_are_taken_in_an_event_loop_as_long_as_it_is_given(
+    request: pytest.FixtureRequest, is_encrypted: bool
+) -> None:
+    authority = request.getfixturevalue("authority") if is_encrypted else None
+    a, b = (Copy(each, tls=tls_of(authority, each) if authority else None) for each in "ab")
+    with running_loop() as loop, copies(a, b):
+        connected(a, b)
+        thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
+        loop.call_soon_threadsafe(a.network.hear_on, loop)
+        until(lambda: ask(a, "b") == thread)
+        a.answers.clear()
+        for number in range(500):
+            a.network.send("b", write(number))
+        until(lambda: len(a.answers) == 500)
+        assert [message.position for _, message in a.answers] == [*range(1, 501)]
+        sock = a.network._diallers["b"].sock
+        assert sock is not None
+        sock.cut()
+        until(lambda: a.network._diallers["b"].sock not in (sock, None))
+        until(lambda: ask(a, "b") == thread)
+        loop.call_soon_threadsafe(a.network.hear_on, None)
+        until(lambda: ask(a, "b") != thread)
+
+
+async def _ident() -> int:
+    return threading.get_ident()
+
+
+@pytest.mark.usefixtures("quick")
+def test_answers_are_taken_while_the_event_loop_is_busy() -> None:
+    a, b = Copy("a"), Copy("b")
+    with running_loop() as loop, copies(a, b):
+        connected(a, b)
+        thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
+        loop.call_soon_threadsafe(a.network.hear_on, loop)
+        until(lambda: ask(a, "b") == thread)
+        may_go = threading.Event()
+        loop.call_soon_threadsafe(may_go.wait, DEADLINE_S)
+        for _ in range(10):
+            assert ask(a, "b") != thread
+        may_go.set()
+        until(lambda: ask(a, "b") == thread)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_network_ends_while_an_event_loop_reads_it() -> None:
+    a, b = Copy("a"), Copy("b")
+    with running_loop() as loop:
+        with copies(a, b):
+            connected(a, b)
+            thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
+            loop.call_soon_threadsafe(a.network.hear_on, loop)
+            until(lambda: ask(a, "b") == thread)
+        assert not a.network._running
+        assert asyncio.run_coroutine_threadsafe(_ident(), loop).result() == thread
 
 
 def test_a_member_that_comes_back_elsewhere_is_dialled_there() -> None:

@@ -22,6 +22,9 @@ from amq.store.epoch import Epoch
 from amq.store.port import Store
 from amq.store.replica import member as members
 from amq.store.replica import store as stores
+from amq.store.replica.leader import Leader
+from amq.store.replica.member import INLINE_S_MAX
+from amq.store.replica.messages import Append
 from amq.store.replica.store import ReplicaElection
 from amq.store.segment_log import NoRoomError, PatientWriter, SyncError, Told, Writer
 from tests.board_contract import check_board
@@ -149,6 +152,16 @@ class ToldLoop:
         callback, args = self._posted.get(timeout=DEADLINE_S)
         callback(*args)
 
+    def hear_all(self, told: list[Exception | None]) -> None:
+        """Until something was told."""
+        while not told:
+            self.hear()
+
+    def add_reader(self, _fd: int, _callback: Callable[..., Any], *_: Any) -> None:
+        raise AssertionError("the network of these tests has no sockets")
+
+    def remove_reader(self, _fd: int) -> None: ...
+
     @property
     def is_quiet(self) -> bool:
         return self._posted.empty()
@@ -198,8 +211,57 @@ def test_an_append_in_the_event_loop_waits_for_no_other_thread_at_the_disk(group
     may_go.set()
     other.join()
     assert begin(a, writer, 1, told.append, waits=True)
-    loop.hear()
+    loop.hear_all(told)
     assert told == [None]
+
+
+def test_an_append_in_the_event_loop_is_told_at_once_where_other_copies_were_quicker(
+    group: GroupOfCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = three(group)
+    loop, told = ToldLoop(), list[Exception | None]()
+    a.store.hear_on(loop)
+    writer = a.create(1)
+    group.network.away.add(c.id)
+    leader, handle = a.at_work._machine, a.at_work.copyist.handle
+    assert isinstance(leader, Leader)
+
+    def slowly(message: Any) -> Any:
+        if isinstance(message, Append):
+            until(lambda: bool(leader.stream.positions.get(b.id)), "another copy has it")
+        return handle(message)
+
+    monkeypatch.setattr(a.at_work.copyist, "handle", slowly)
+    assert begin(a, writer, 1, told.append, waits=True)
+    assert told == [None]
+    assert loop.is_quiet
+
+
+def test_an_event_loop_waits_for_no_slow_disk(group: GroupOfCopies, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = three(group)
+    group.network.away |= {b.id, c.id}
+    loop, told = ToldLoop(), list[Exception | None]()
+    a.store.hear_on(loop)
+    writer, synced = a.create(1), list[int]()
+    handle = a.at_work.copyist.handle
+
+    def noted(message: Any) -> Any:
+        if isinstance(message, Append):
+            synced.append(threading.get_ident())
+        return handle(message)
+
+    monkeypatch.setattr(a.at_work.copyist, "handle", noted)
+    a.at_work._write_s = 2 * INLINE_S_MAX
+    assert not begin(a, writer, 1, told.append)
+    a.at_work._write_s, a.at_work._sync_s = 0.0, 2 * INLINE_S_MAX
+    until(lambda: begin(a, writer, 1, told.append), "no other thread is at the disk")
+    until(lambda: bool(synced), "it syncs")
+    assert synced != [threading.get_ident()]
+    assert not told
+    group.network.away.clear()
+    loop.hear_all(told)
+    assert told == [None]
+    assert content(b.store) == content(a.store) or content(c.store) == content(a.store)
 
 
 def test_an_append_that_was_not_confirmed_hears_of_the_end_of_the_mastership(group: GroupOfCopies) -> None:

@@ -14,6 +14,7 @@ The network between the members, which these do not know:
     wire          messages as bytes
     peer_hello    version, group, id and secret, before anything else is read
     peer_socket   one connection: a sender never waits
+    peer_conversation  the messages that come on it: read by a thread, or by the event loop of a master
     peer_network  all connections of a member
     roster        who is there, at the coordinator
 """

@@ -22,6 +22,7 @@ from amq.doors.clock import Clock
 from amq.doors.threads import Threads
 from amq.store.copies import CopiesNow, CopyNow, CopyState
 from amq.store.epoch import Epoch
+from amq.store.port import EventLoop
 from amq.store.replica.book import GroupBook, KnownRecord
 from amq.store.replica.candidate import Candidate
 from amq.store.replica.copyist import Copyist
@@ -30,6 +31,7 @@ from amq.store.replica.group import GroupPolicy, GroupRecord, majority
 from amq.store.replica.leader import Leader
 from amq.store.replica.messages import (
     TO_A_COPY,
+    Append,
     CompareAndSet,
     Confirm,
     Lost,
@@ -45,6 +47,7 @@ from amq.store.segment_log import SegmentFormat, SyncError, Told
 
 TICK_S = 0.5
 TRIM_TICKS = 20  # between two lists of the segments that count
+INLINE_S_MAX = 0.0005  # of a write, and of a sync: an event loop waits for no slower one
 PATIENCE_S = 6.0  # of a candidate, for the answers of the others
 _log = structlog.get_logger("amq.replica")
 
@@ -81,6 +84,7 @@ class ReplicaMember:
         self._ends: dict[int, int] = {}  # of the segments of this mastership, by their numbers
         self._waiting: deque[tuple[int, Told]] = deque()  # appends that are not confirmed: up to where
         self._trim: Trim | None = None
+        self._write_s = self._sync_s = 0.0  # of the copy here, lately
         self._ticks = 0
         self._told = ""
         self._closed = False
@@ -237,6 +241,7 @@ class ReplicaMember:
                     return False
                 if not self._own:
                     self._changed.wait(min(left_s, TICK_S))
+            self._peers.hear()
 
     def leave(self, ballot: int) -> None:
         """End the mastership or candidacy of `ballot`, if it goes on."""
@@ -250,9 +255,11 @@ class ReplicaMember:
         """Append as `begin` does, and return when W copies have it."""
         outcome: list[Exception | None] = []
         self.begin(ballot, name, start, end, head, data, outcome.append, waits=True)
-        with self._changed:
-            while not outcome:
-                self._changed.wait(TICK_S)
+        while not outcome:
+            with self._changed:
+                if not outcome:
+                    self._changed.wait(TICK_S)
+            self._peers.hear()  # the event loop may be busy
         if outcome[0] is not None:
             raise outcome[0]
 
@@ -260,35 +267,47 @@ class ReplicaMember:
         self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes, told: Told, waits: bool
     ) -> bool:
         """Append `data` to segment `name`; `head` comes before it where it is the first. `told` is called when W copies
-        have it, or with the error that ends this mastership: once, in any thread, under the mutex. Not `waits` = return
-        False where another thread is at the copy. Raises NoRoomError before any other copy has heard of it; OSError,
-        which is final."""
+        have it, or with the error that ends this mastership: once, in any thread, under the mutex, perhaps before this
+        returns. Not `waits` = return False where another thread is at the copy, or its disk is slow. Raises NoRoomError
+        before any other copy has heard of it; OSError, which is final."""
         key = self._segments.key(name)
         assert key is not None
         upto = position_of(key[1], end)
         with self._changed:
             self._leading(ballot)
+        if not waits and self._write_s > INLINE_S_MAX:
+            return False
         if not self._own_turn.acquire(waits):
             return False
         try:
             if not self.copyist.mutex.acquire(waits):
                 return False
             try:
+                syncs = waits or self._sync_s < INLINE_S_MAX
+                began_s = self._clock.monotonic()
                 self.copyist.write(name, start, end, (data,))
+                self._write_s = _mean(self._write_s, self._clock.monotonic() - began_s)
                 with self._changed:
                     leader = self._leading(ballot)
                     write = SegmentWrite(name, start - len(head), head + data if head else data)
                     self._ends[key[1]] = end
                     self._waiting.append((upto, told))
                     leader.append(upto, len(write.data), write)
-                    self._perform(wakes=False)
-                with suppress(OSError, AmqError):  # it ends the mastership, and `told` hears of that
-                    self._carry_out_own()
+                    self._perform(wakes=not syncs)
+                if syncs:
+                    with suppress(OSError, AmqError):  # it ends the mastership, and `told` hears of that
+                        self._carry_out_own()
             finally:
                 self.copyist.mutex.release()
         finally:
             self._own_turn.release()
+        if not waits:
+            self._peers.hear()  # they synced at the same time
         return True
+
+    def hear_on(self, loop: EventLoop | None) -> None:
+        """See `OtherCopies.hear_on`."""
+        self._peers.hear_on(loop)
 
     def create(self, ballot: int, name: str, head: bytes, size: int) -> None:
         """Make a segment of this mastership. The others get it with its first write."""
@@ -487,8 +506,11 @@ class ReplicaMember:
                 machine, message = self._own.popleft()
                 if machine is not self._machine:
                     continue
+            began_s = self._clock.monotonic()
             try:
                 said = self.copyist.handle(message)
+                if isinstance(message, Append):
+                    self._sync_s = _mean(self._sync_s, self._clock.monotonic() - began_s)
             except (OSError, AmqError) as error:
                 with self._changed:
                     if machine is self._machine:
@@ -577,6 +599,11 @@ class ReplicaMember:
         if reason != self._told:
             self._told = reason
             _log.warning(event, reason=reason)
+
+
+def _mean(before_s: float, took_s: float) -> float:
+    """The mean of what a call takes lately: one that is slow does not decide."""
+    return before_s + (min(took_s, 2 * INLINE_S_MAX) - before_s) / 8
 
 
 def _sealed(known: KnownRecord) -> Mapping[str, int]:

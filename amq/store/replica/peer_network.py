@@ -25,6 +25,8 @@ from amq.core.errors import AmqError, ConfigError
 from amq.core.proof import NONCE_BYTES, PROOF_BYTES
 from amq.doors.threads import Thread, Threads
 from amq.doors.tls import words
+from amq.store.port import EventLoop
+from amq.store.replica.peer_conversation import ConnectionEndError, Conversation, Loan
 from amq.store.replica.peer_hello import HELLO_BYTES, NO_PROOF, MemberName, OtherMemberError, PeerHello
 from amq.store.replica.peer_socket import PeerSocket
 from amq.store.replica.peer_tls import PeerTls, certificate_refused
@@ -37,7 +39,6 @@ from amq.store.replica.wire import (
     TO_A_COPY_KINDS,
     Framer,
     PeerWireError,
-    WireReader,
 )
 
 STRANGERS_MAX: Final = 16  # connections that have not proved the secret; the oldest gives way
@@ -54,10 +55,6 @@ HEARD_MIN: Final = 20  # reads, after which a connection that breaks is dialled 
 THREADS_MAX: Final = 3 * MEMBERS_MAX  # of these connections
 JOIN_S: Final = 2.0
 _log = structlog.get_logger("amq.replica")
-
-
-class ConnectionEndError(Exception):
-    """Raised when the connection to a member has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +102,8 @@ def parse_address(text: str) -> tuple[str, int]:
 class PeerNetwork:
     """See `amq.store.replica.port.Peers`. `receive(member, message, answer)` takes a message to this copy in the thread
     of its author's connection, in the order in which it was sent, and may block; `answer` may be called from any
-    thread, and does not wait. It takes the answers of other copies in the threads of their connections. It raises
-    nothing."""
+    thread, and does not wait. It takes the answers of other copies in the threads of their connections, or in the event
+    loop of `hear_on`. It raises nothing."""
 
     def __init__(self, settings: PeerSettings, receive: Receive, threads: Threads, entropy: Random) -> None:
         for name in (settings.me, settings.group):
@@ -132,6 +129,8 @@ class PeerNetwork:
         self._authors: dict[str, PeerSocket] = {}  # connections that came in, by member
         self._hellos: dict[PeerSocket, int] = {}  # with the tick at which they began, of both sides
         self._strangers: dict[PeerSocket, None] = {}  # those of them that came in
+        self._loop: EventLoop | None = None
+        self._loans: tuple[Loan, ...] = ()
         self._ticks = 0
         self._refused = 0
         self._told_at = -TOLD_TICKS
@@ -190,6 +189,18 @@ class PeerNetwork:
         dialler = self._diallers.get(member)
         sock = dialler.sock if dialler is not None else None
         return sock is not None and self._say(sock, message)
+
+    def hear_on(self, loop: EventLoop | None) -> None:
+        """See `OtherCopies.hear_on`. The threads of connections notice when the next answer or beat comes."""
+        self._loop = loop
+        if loop is None:
+            for loan in self._loans:
+                loan.end()
+
+    def hear(self) -> None:
+        """See `OtherCopies.hear`."""
+        for loan in self._loans:
+            loan.hear()
 
     def close(self) -> None:
         """End all connections. Waits a little for their threads."""
@@ -280,25 +291,45 @@ class PeerNetwork:
         assert hello.other is not None
         return hello.other.id
 
-    def converse(self, sock: PeerSocket, member: str, kinds: dict[int, Any]) -> None:
-        """Take messages of these kinds, until the connection ends. Raises PeerWireError, ConnectionEndError."""
-        reader = WireReader(kinds, not sock.is_encrypted)
+    def hear_answers(self, sock: PeerSocket, member: str) -> None:
+        """Take the answers of a member, here or in the event loop, until the connection ends. Raises PeerWireError,
+        ConnectionEndError."""
+        conversation = self._conversation(sock, member, ANSWER_KINDS)
+        while True:
+            loop = self._loop
+            if loop is None or not self._lend(Loan(conversation, loop, self.threads)):
+                conversation.hear()
 
+    def _lend(self, loan: Loan) -> bool:
+        """Wait until the loan is over. Returns False where the loop has ended. Raises as `hear_answers` does."""
+        with self._lock:
+            self._loans = (*self._loans, loan)
+        try:
+            loan.loop.call_soon_threadsafe(self._begin_loan, loan)
+            while not loan.over.wait(BEAT_S):
+                if self.stop.is_set():
+                    raise ConnectionEndError("this member stops")
+        except RuntimeError:
+            return False
+        finally:
+            with self._lock:
+                self._loans = tuple(each for each in self._loans if each is not loan)
+        if loan.error is not None:
+            raise loan.error
+        return True
+
+    def _begin_loan(self, loan: Loan) -> None:
+        """In the event loop."""
+        if self._loop is loan.loop and not self.stop.is_set():
+            loan.begin()
+        else:
+            loan.over.set()
+
+    def _conversation(self, sock: PeerSocket, member: str, kinds: dict[int, Any]) -> Conversation:
         def answer(message: Any) -> None:
             self._say(sock, message)
 
-        while True:
-            try:
-                got = sock.read_into(reader.buffer())
-            except OSError as error:
-                raise ConnectionEndError(sock.reason or words(error)) from error
-            if not got:
-                raise ConnectionEndError(sock.reason or "the other end closed the connection")
-            for message in reader.received(got):
-                if message is not None:
-                    sock.is_busy = True  # with the disk, perhaps: it hears nothing meanwhile
-                    self.receive(member, message, answer)
-                    sock.is_busy = False
+        return Conversation(sock, kinds, lambda message: self.receive(member, message, answer))
 
     def _say(self, sock: PeerSocket, message: Any) -> bool:
         return sock.is_open and sock.send(self._framer.framed(message, not sock.is_encrypted))
@@ -360,7 +391,7 @@ class PeerNetwork:
                 before.cut("the member has connected anew")
             if dialler is not None:
                 dialler.wake()  # it is there
-            self.converse(sock, author, TO_A_COPY_KINDS)
+            self._conversation(sock, author, TO_A_COPY_KINDS).run()
         except ConnectionEndError:
             pass  # its dialler tells why
         except PeerWireError as error:
@@ -388,6 +419,7 @@ class PeerNetwork:
     def _beat(self) -> None:
         seen: dict[PeerSocket, _Watched] = {}
         while not self.stop.wait(BEAT_S):
+            self.hear()  # also where the event loop does not come to it
             with self._lock:
                 self._ticks += 1
                 late = [sock for sock, tick in self._hellos.items() if self._ticks - tick > HELLO_TICKS]
@@ -475,7 +507,7 @@ class _Dialler:
             else:
                 try:
                     self._connected(sock)
-                    self._peers.converse(sock, self._member, ANSWER_KINDS)
+                    self._peers.hear_answers(sock, self._member)
                 except (ConnectionEndError, PeerWireError) as error:
                     self._tell(error)
                 finally:

@@ -1,8 +1,8 @@
 """One connection to another member: a blocking socket, with TLS or without.
 
-One thread reads; any thread may send, and none waits: what the socket does not take at once is queued for a thread that
-writes. Invariants: at most `WAITING_BYTES_MAX` wait, or one message; frames leave whole and in order; the socket is
-closed by the thread that reads, when no other can use it.
+One thread at a time reads; any thread may send, and none waits: what the socket does not take at once is queued for a
+thread that writes. Invariants: at most `WAITING_BYTES_MAX` wait, or one message; frames leave whole and in order; the
+socket is closed by the thread that reads, when no other can use it.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ class PeerSocket:
             view = view[got:]
         return bytes(data)
 
-    def read_into(self, buffer: memoryview) -> int:
-        """How many bytes were read; 0 = the other end has closed. Raises OSError."""
+    def read_into(self, buffer: memoryview, flags: int = 0) -> int:
+        """How many bytes were read; 0 = the other end has closed. `flags` = of the call to the system. Raises
+        OSError."""
         if self._tls is None:
-            got = self._sock.recv_into(buffer)
+            got = self._sock.recv_into(buffer, 0, flags)
             self.reads += 1
             return got
         while True:
@@ -95,7 +96,7 @@ class PeerSocket:
                         self._flush()
                 return int(read)
             except ssl.SSLWantReadError:
-                if not self._feed():
+                if not self._feed(flags):
                     return 0
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return 0
@@ -108,14 +109,17 @@ class PeerSocket:
         with self._changed:
             self._sock.close()
 
-    def _feed(self) -> bool:
-        data = self._sock.recv(_READ_BYTES)
+    def _feed(self, flags: int = 0) -> bool:
+        data = self._sock.recv(_READ_BYTES, flags)
         self.reads += 1
         with self._changed:
             self._incoming.write(data) if data else self._incoming.write_eof()
         return bool(data)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def send(self, frame: FramedMessage) -> bool:
         """Returns False if the message was dropped: the connection is broken, or too much waits."""

@@ -8,6 +8,7 @@ from typing import Any
 from amq.core.errors import ConfigError
 from amq.doors.threads import Threads
 from amq.store.coordinator import Coordinator
+from amq.store.port import EventLoop
 from amq.store.replica.peer_network import PeerNetwork, PeerSettings, PeerState, parse_address
 from amq.store.replica.peer_secret import secret_at, secret_in
 from amq.store.replica.peer_tls import PeerTls
@@ -34,6 +35,12 @@ class OpenPeers:
 
     def gone(self) -> frozenset[str]:
         return self._network.gone()
+
+    def hear_on(self, loop: EventLoop | None) -> None:
+        self._network.hear_on(loop)
+
+    def hear(self) -> None:
+        self._network.hear()
 
     def states(self) -> list[PeerState]:
         """How the connection to each member is."""

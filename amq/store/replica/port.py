@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from amq.store.port import EventLoop
+
 # Called with the sender, its message, and a way to answer. With a message to a copy it may wait for the disk, which
 # holds that sender back; else it returns at once.
 Receive = Callable[[str, Any, Callable[[Any], None]], None]
@@ -28,6 +30,14 @@ class OtherCopies(Protocol):
     def gone(self) -> frozenset[str]:
         """The ids of those whose connection has ended, and that were dialled in vain since: their process is likely to
         have ended. A member that is silent, or has never been reached, is not among them."""
+        ...
+
+    def hear_on(self, loop: EventLoop | None) -> None:
+        """Answers may be taken in `loop` from now on, None = not any more. Called in that loop."""
+        ...
+
+    def hear(self) -> None:
+        """Take the answers that have come and wait for the loop of `hear_on`. Waits for nothing."""
         ...
 
     def close(self) -> None: ...

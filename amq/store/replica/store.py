@@ -36,10 +36,13 @@ class ReplicaPart:
         self.member: ReplicaMember | None = None
         self._loop: EventLoop | None = None
         self._loop_thread = 0
+        self._early: list[tuple[Told, Exception | None]] | None = None  # told in the loop, which begins an append
 
     def hear_on(self, loop: EventLoop | None) -> None:
         """See `Store.hear_on`."""
         self._loop, self._loop_thread = loop, get_ident()
+        if self.member is not None:
+            self.member.hear_on(loop)
 
     def post(self, told: Told, error: Exception | None) -> None:
         """Call `told` in the event loop, soon. Where that has ended nobody waits."""
@@ -47,10 +50,28 @@ class ReplicaPart:
         if loop is None:
             return
         if get_ident() == self._loop_thread:
-            loop.call_soon(told, error)
+            if self._early is not None:
+                self._early.append((told, error))
+            else:
+                loop.call_soon(told, error)
         else:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(told, error)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Call at the end what this thread posts meanwhile, if it is that of the event loop."""
+        if get_ident() != self._loop_thread:
+            yield
+            return
+        early: list[tuple[Told, Exception | None]] = []
+        self._early = early
+        try:
+            yield
+        finally:
+            self._early = None
+        for told, error in early:
+            told(error)
 
     def taken(self) -> ReplicaMember:
         """Raises StoreError where this process only looks."""
@@ -163,9 +184,10 @@ class ReplicaWriter:
     ) -> bool:
         """See `amq.store.segment_log.PatientWriter`."""
         tell = partial(self._part.post, told)
-        begun = self._member.begin(self._ballot, self._name, start, end, self._head, _joined(pieces), tell, waits)
-        if begun:
-            self._head = b""
+        with self._part.telling():
+            begun = self._member.begin(self._ballot, self._name, start, end, self._head, _joined(pieces), tell, waits)
+            if begun:
+                self._head = b""
         return begun
 
     def finish(self, end: int) -> None:
