@@ -77,6 +77,15 @@ def as_bytes(*messages: Any, checked: bool = True) -> bytes:
     return b"".join(b"".join(framer.framed(message, checked).pieces) for message in messages)
 
 
+def test_a_message_to_several_members_is_framed_once() -> None:
+    framer, write = Framer(), SegmentWrite("7-1", 5, b"abc")
+    first = framer.framed(Append(7, 7, 1, 2, write))
+    assert framer.framed(Append(7, 7, 1, 2, write)) is first
+    for other in (Append(8, 7, 1, 2, write), Append(7, 7, 1, 2, SegmentWrite("7-1", 5, b"abd"))):
+        assert framer.framed(other).pieces == Framer().framed(other).pieces
+    assert framer.framed(Append(7, 7, 1, 2, write), checked=False).pieces != first.pieces
+
+
 def read(data: bytes, *, step: int = 1 << 30, kinds: Any = KINDS, checked: bool = True) -> list[Any]:
     """What a reader finds in `data` when it gets at most `step` bytes at once."""
     reader, found, at = WireReader(kinds, checked), [], 0

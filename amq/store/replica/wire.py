@@ -44,7 +44,7 @@ WRITES_MAX: Final = 200  # of one Piece
 NAMES_MAX: Final = 1 << 16  # of one Trim
 NUMBER_MAX: Final = (1 << 63) - 1  # of ballots, terms and positions
 CHUNK_BYTES: Final = 64 << 10  # are read at once where no data is awaited
-KNOWN_BYTES_MAX: Final = 1 << 20  # larger data is not kept to know its checksum
+KNOWN_BYTES_MAX: Final = 1 << 20  # larger messages are not kept to be sent again
 STEP_BYTES: Final = 16 << 20  # the memory for data grows by so much, when it has come
 
 BEAT: Final = 0  # a kind without message: nothing but a sign of life
@@ -230,26 +230,33 @@ BEAT_FRAME: Final = FramedMessage(BEAT, b"")
 
 
 class Framer:
-    """Messages to bytes. The buffers of data must stay as they are until all is sent. The same data goes to several
-    members: its checksum is computed once."""
+    """Messages to bytes. The buffers of data must stay as they are until all is sent. The same message goes to several
+    members: it is framed once."""
 
     def __init__(self) -> None:
-        self._known: tuple[Any, int] = None, 0  # one assignment replaces both: any thread may call
+        # The last message with data, whether it is checked, and its bytes. One assignment replaces all: any thread may
+        # call.
+        self._known: tuple[Any, bool, FramedMessage | None] = None, False, None
 
     def framed(self, message: Any, checked: bool = True) -> FramedMessage:
         """`checked` = with a checksum of the data."""
+        known, was_checked, framed = self._known
+        if framed is not None and was_checked is checked and type(known) is type(message) and _is_same(known, message):
+            return framed
         form = _BY_TYPE[type(message)]
         head, data = form.pack(message)
-        if not checked or not form.has_data:
-            return FramedMessage(form.kind, head, data)
-        written = message[-1]
-        known, crc = self._known
-        if known is not written or written is None:
-            crc = 0
+        crc = 0
+        if checked and form.has_data:
             for piece in data:
                 crc = crc32(piece, crc)
-            self._known = (written, crc) if sum(map(len, data)) <= KNOWN_BYTES_MAX else (None, 0)
-        return FramedMessage(form.kind, head, data, crc)
+        framed = FramedMessage(form.kind, head, data, crc)
+        if form.has_data:
+            self._known = (message, checked, framed) if framed.size <= KNOWN_BYTES_MAX else (None, False, None)
+        return framed
+
+
+def _is_same(known: Any, message: Any) -> bool:
+    return known[-1] is message[-1] and known[:-1] == message[:-1]
 
 
 class WireReader:
