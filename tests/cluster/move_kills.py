@@ -5,7 +5,8 @@
 Two nodes serve two stores. Each turn gives a queue another home, or adds a store, moves the queue there and removes the
 store again, and kills a process in the middle: the master of the old home, that of the new one, a gateway, or a node.
 A producer sends all the time, and sends again what was not confirmed, under the same id. Its longest wait is noted by
-what was killed; `--last-step` kills masters when the step that moves has begun, for which producers wait. After each
+what was killed; `--last-step` kills masters when the step that moves has begun, for which producers wait, and says how
+long it took until the next master was there, and from then on until the step was over. After each
 ten turns, and at the end, the queue is read and judged, so that it does not grow until a move takes minutes.
 """
 
@@ -23,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,8 @@ from typing import Any
 
 from amq.cli import exits
 from amq.cluster.directory import Cluster
+from amq.store.open import open_store
+from amq.store.status import store_status
 from tests.cli.amq_process import amq
 from tests.cluster.nodes import Nodes, all_served, each_as_it_should_be
 from tests.patience import DEADLINE_S
@@ -54,6 +58,8 @@ class Figures:
     confirmed: int = 0
     longest_s: float = 0.0  # of a move, with its kill
     blocked_s: dict[str, list[float]] = field(default_factory=dict)  # by kill: the producer's longest wait in each turn
+    takeovers_s: dict[str, list[float]] = field(default_factory=dict)  # by kill: until another master was there
+    steps_s: dict[str, list[float]] = field(default_factory=dict)  # by kill: from then on until the step was over
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -155,16 +161,39 @@ class MovesAndKills:
             masters = {store["store"]: store["master"] for store in nodes.status()["stores"]}
             store = old if what == "the old home" else new
             node = nodes.nodes[masters.get(store) or name]
+            epoch = self._epoch(store) if self._in_last_step else 0
             for pid in node.gateways if what == "a gateway" else node.members_of(store):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if epoch:
+                self._time_rest(what, store, epoch)
 
     def _await_last_step(self) -> None:
         """Until the step that moves has begun, which producers wait for; or the move is over."""
-        cluster, until = Cluster(self._nodes.cluster), time.monotonic() + DEADLINE_S
-        while (step := cluster.table().placement.step) is not None and not step.moving:
-            assert time.monotonic() < until, self._nodes.logs()
+        cluster = Cluster(self._nodes.cluster)
+        self._until(lambda: (step := cluster.table().placement.step) is None or bool(step.moving))
+
+    def _time_rest(self, what: str, store: str, epoch: int) -> None:
+        """Note how long the rest of the step takes. `epoch` = that of the master that was killed."""
+        cluster, began_s = Cluster(self._nodes.cluster), time.monotonic()
+        self._until(lambda: self._epoch(store) > epoch)
+        taken_s = time.monotonic()
+        self._until(lambda: (step := cluster.table().placement.step) is None or not step.moving)
+        self.figures.takeovers_s.setdefault(what, []).append(taken_s - began_s)
+        self.figures.steps_s.setdefault(what, []).append(time.monotonic() - taken_s)
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert time.monotonic() < until_s, self._nodes.logs()
             time.sleep(0.001)
+
+    def _epoch(self, store: str) -> int:
+        """That of the master, which serves gateways; 0 = there is none."""
+        cluster = Cluster(self._nodes.cluster)
+        status = store_status(open_store(cluster.location(store)))
+        serves = status.epoch is not None and status.master is not None and "link" in status.master.facts
+        return status.epoch.number if serves and status.epoch is not None else 0
 
     def _settle(self) -> None:
         known, until = None, 0.0
@@ -222,6 +251,9 @@ def main() -> int:
     for kill, waits in sorted(found.blocked_s.items()):
         middle, longest = statistics.median(waits), max(waits)
         print(f"{kill}: the producer's longest wait in a turn: {middle:.1f} s, at most {longest:.1f} s")
+    for kill, times in sorted(found.takeovers_s.items()):
+        parts = [f"{statistics.median(each):.1f} s, at most {max(each):.1f} s" for each in (times, found.steps_s[kill])]
+        print(f"{kill}: until another master was there: {parts[0]}; from then on until the step was over: {parts[1]}")
     print("\n".join(found.wrong) or "0 lost, 0 doubled, in order")
     return 1 if found.wrong else 0
 

@@ -1,11 +1,12 @@
 """Transactions over three stores while what takes part is killed: each is in all stores or in none, and once.
 
-    python -m tests.cluster.spanning_kills [--turns 60] [--seed 1] [--seconds 600]
+    python -m tests.cluster.spanning_kills [--turns 60] [--seed 1] [--seconds 600] [--spark]
 
 Two nodes serve three stores. Three applications send to a queue of each store, through the gateways, all the time: one
 commits in one phase, one in two (XA; some it rolls back), and one writes batches, as the Spark sink does: two tasks
 prepare, and the driver commits both. Each turn kills a gateway, the master of the store that decides, that of another
 one, or a node. After each ten turns, and at the end, the queues are read and compared with what the applications heard.
+With `--spark` a real query writes in their place, and the kills come at the steps of its micro-batches: `spark_writes`.
 """
 
 from __future__ import annotations
@@ -176,7 +177,10 @@ class SpanningFigures:
 
 
 class SpanningKills:
-    """A run on two nodes below `directory`."""
+    """A run on two nodes below `directory`. `each` = transactions of each application between two kills."""
+
+    kills: Sequence[str] = KILLS
+    each = EACH
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.figures = SpanningFigures()
@@ -198,7 +202,7 @@ class SpanningKills:
                 applications = self._begin()
                 last = min(turns, figures.turns + JUDGED_EVERY)
                 while figures.turns < last and time.monotonic() < until_s:
-                    self._turn(applications, coming.pop(0) if coming else self._random.choice(KILLS))
+                    self._turn(applications, coming.pop(0) if coming else self._draw())
                 self._judge(applications)
         finally:
             nodes.kill()
@@ -208,8 +212,15 @@ class SpanningKills:
     def _url(self) -> str:
         return f"failover:({','.join(f'stomp://127.0.0.1:{node.port}' for node in self._nodes.nodes.values())})"
 
+    def _applications(self) -> list[Application]:
+        return [kind(self._url, self._first) for kind in KINDS]
+
+    def _draw(self) -> str:
+        """What the next turn kills."""
+        return self._random.choice(self.kills)
+
     def _begin(self) -> list[Application]:
-        applications = [kind(self._url, self._first) for kind in KINDS]
+        applications = self._applications()
         for each in applications:
             each.start()
         self._go_on(applications)
@@ -248,7 +259,7 @@ class SpanningKills:
         return began_s
 
     def _go_on(self, applications: Sequence[Application]) -> None:
-        wanted = [each.count + EACH for each in applications]
+        wanted = [each.count + self.each for each in applications]
         self._until(
             applications, lambda: all(each.count >= count for each, count in zip(applications, wanted, strict=True))
         )
@@ -257,15 +268,18 @@ class SpanningKills:
         until_s = time.monotonic() + DEADLINE_S
         while not is_so():
             for each in applications:
-                assert each.failure is None, f"{each.kind}: {each.failure!r}\n{self._nodes.logs()}"
+                assert each.failure is None, f"{each.kind}: {each.failure!r} {each.failure}\n{self._nodes.logs()}"
             assert time.monotonic() < until_s, self._nodes.logs()
             time.sleep(0.002)
 
-    def _judge(self, applications: Sequence[Application]) -> None:
-        figures = self.figures
+    def _stop(self, applications: Sequence[Application]) -> None:
         for each in applications:
             each.stopped.set()
         self._until(applications, lambda: not any(each.is_alive() for each in applications))
+
+    def _judge(self, applications: Sequence[Application]) -> None:
+        figures = self.figures
+        self._stop(applications)
         began_s = time.monotonic()
         with amq.connect(self._url) as connection:
             self._until((), lambda: not _prepared(connection))
@@ -312,6 +326,9 @@ def broken(application: Application, there: Sequence[Counter[str]]) -> list[str]
     if doubled := sorted(text for each in mine for text, count in each.items() if count > 1):
         found.append(f"{kind}: carried out twice: {doubled[:10]}")
     numbers = Counter(int(text.split()[1]) for text in mine[0])
+    torn = sorted(number for number, count in numbers.items() if count != application.copies)
+    if torn := [number for number in torn if number not in application.committed]:
+        found.append(f"{kind}: carried out without some rows: {torn[:10]}")
     if lost := sorted(number for number in application.committed if numbers[number] != application.copies):
         found.append(f"{kind}: committed, and not there: {lost[:10]}")
     if false := sorted(application.rolled_back & set(numbers)):
@@ -324,14 +341,32 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=60, help="kills (default: 60)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="after so long no turn begins")
+    parser.add_argument("--spark", action="store_true", help="a query of Spark writes, and nothing else")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="amq-spanning-") as directory:
+        if given.spark:
+            return _with_spark(Path(directory), given.turns, given.seed, given.seconds)
         found = SpanningKills(Path(directory), given.seed).run(given.turns, given.seconds)
-    print(f"seed {given.seed}: {found.judged} kills; committed {dict(found.committed)}, rolled back", end=" ")
+    return verdict(found, given.seed, [kind.kind for kind in KINDS])
+
+
+def _with_spark(directory: Path, turns: int, seed: int, seconds: float) -> int:
+    from tests.cluster import spark_writes
+
+    with spark_writes.session(directory / "spark") as spark:
+        kills = spark_writes.SparkKills(directory, seed, spark)
+        found = kills.run(turns, seconds)
+    print(f"the query started again {kills.failures} times; kills in their step: {dict(kills.hits)}")
+    return verdict(found, seed, [spark_writes.Query.kind])
+
+
+def verdict(found: SpanningFigures, seed: int, kinds: Sequence[str]) -> int:
+    """The exit code; the figures are printed."""
+    print(f"seed {seed}: {found.judged} kills; committed {dict(found.committed)}, rolled back", end=" ")
     print(f"{dict(found.rolled_back)}; the last parts ended {found.resolved_s:.1f} s after the applications")
-    for kill in KILLS:
-        waits = ", ".join(f"{kind.kind} {found.longest_s.get((kill, kind.kind), 0.0):.2f} s" for kind in KINDS)
-        print(f"{found.kills[kill]} of {kill}: the longest wait for the next commit: {waits}")
+    for kill, count in sorted(found.kills.items()):
+        waits = ", ".join(f"{kind} {found.longest_s.get((kill, kind), 0.0):.2f} s" for kind in kinds)
+        print(f"{count} of {kill}: the longest wait for the next commit: {waits}")
     print("\n".join(found.wrong) or "each in all stores or in none, and once")
     return 1 if found.wrong else 0
 

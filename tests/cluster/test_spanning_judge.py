@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.cluster.spanning_kills import Batches, OnePhase, broken
+from tests.cluster.spark_writes import Query, torn
 
 
 def test_each_broken_promise_of_a_transaction_is_seen() -> None:
@@ -29,3 +30,12 @@ def test_a_batch_is_there_with_all_its_tasks() -> None:
     whole, part = Counter(["batch 1 0", "batch 1 1"]), Counter(["batch 1 1"])
     assert broken(application, [whole, whole]) == []
     assert broken(application, [part, part]) == ["batch: committed, and not there: [1]"]
+    application.committed = set()
+    assert broken(application, [part, part]) == ["batch: carried out without some rows: [1]"]
+    assert broken(application, [whole, whole]) == broken(application, [Counter(), Counter()]) == []
+
+
+def test_a_micro_batch_is_there_with_all_its_rows() -> None:
+    whole = [f"Spark 4 {row}" for row in range(Query.copies)]
+    assert torn([whole, whole, whole]) == torn([[], [], []]) == []
+    assert torn([whole, whole, whole[1:]]) == torn([whole, whole, []]) == torn([whole[1:]] * 3) == [4]
