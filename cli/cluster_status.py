@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,11 +129,15 @@ def _state(node: dict[str, Any]) -> str:
     return "stopped" if node["stopped"] else "gone"
 
 
-def _scale_down_text(node: dict[str, Any]) -> str:
+def _scale_down_text(node: dict[str, Any], there: Collection[str]) -> str:
+    """ "" = no store is there (any more) that the node would leave behind."""
     rule = node["scale_down"]
+    stores = ", ".join(name for name in rule["stores"] if name in there)
+    if not stores:
+        return ""
     failure_s = rule["after_failure_s"]
     failure = "" if failure_s is None else f", or for {duration_text(failure_s)} after a failure"
-    stores, into = ", ".join(rule["stores"]), ", ".join(rule["into"]) or "the other stores"
+    into = ", ".join(rule["into"]) or "the other stores"
     away = f"away for {duration_text(rule['after_s'])} after a stop{failure}"
     return f"{stores} will go to {into} when {node['node']} is {away}"
 
@@ -173,8 +177,9 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             for node in facts["nodes"]
         ],
     )
-    rules = [_scale_down_text(node) for node in facts["nodes"] if node["scale_down"]]
-    if rules:
+    there = [store["store"] for store in facts["stores"]]
+    rules = [_scale_down_text(node, there) for node in facts["nodes"] if node["scale_down"]]
+    if rules := list(filter(None, rules)):
         click.echo("\n" + "\n".join(rules))
     if facts["alarms"]:
         click.echo()

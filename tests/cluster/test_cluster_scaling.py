@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amq.cluster.directory import Cluster, ClusterNode
-from amq.cluster.moving import scale_down
+from amq.cluster.moving import advance, scale_down
 from amq.cluster.scaling import NAMES_MAX, GoneNodes, NodeSeen, ScaleDown, ScalingDown
 from amq.core.errors import ConfigError
 from tests.cli.amq_process import amq
@@ -177,6 +177,12 @@ def test_the_removal_begins_when_nothing_moves(tmp_path: Path) -> None:
     assert after.placement.leaving == "s3"
     scale_down(cluster, watch, gone, 2)
     assert cluster.table().number == after.number
+    cluster.join("c", 1.0, "host", 1, rule).close()
+    told = [amq("cluster", "status", "--cluster", cluster.directory).stdout]
+    while cluster.table().placement.step is not None:
+        advance(cluster)
+    told.append(amq("cluster", "status", "--cluster", cluster.directory).stdout)
+    assert ["s3 will go to" in each for each in told] == [True, False]
 
 
 @pytest.mark.parametrize(
