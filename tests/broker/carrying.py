@@ -87,9 +87,7 @@ def send(world: World, bodies: list[bytes] = BODIES, queue: str = OURS, **fields
 
 
 def received(world: World, queue: str = OURS, **fields: Any) -> list[bytes]:
-    client = world.connect()
-    client.subscribe(queue, ack="auto", **fields)
-    world.settle()
+    client = world.consumer(queue, ack="auto", **fields)
     assert client.errors == []
     client.disconnect()
     world.settle()

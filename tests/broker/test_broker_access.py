@@ -191,8 +191,7 @@ def test_what_is_remembered_is_bounded_and_goes_with_the_last_session(world: Wor
     door.let_in(User("eve"), Send(Message("queue://" + "n" * access.REMEMBERED_CHARS_MAX, b"")))
     assert all(len(name) <= access.REMEMBERED_CHARS_MAX for name in client.session.sendable)
     assert len(door._remembered) == 1
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.clients.clear()
     del client
     gc.collect()  # the tests' clients and their sessions refer to each other

@@ -17,10 +17,7 @@ from tests.broker.world import Client, World
 
 def listener(world: World, kind: str = ">") -> Client:
     world.broker.advisories.broker_name, world.broker.advisories.broker_url = "b1", "auto://here:1"
-    client = world.connect()
-    client.subscribe(f"topic://ActiveMQ.Advisory.{kind}", ACK_AUTO)
-    world.settle()
-    return client
+    return world.consumer(f"topic://ActiveMQ.Advisory.{kind}", ACK_AUTO)
 
 
 def told(client: Client) -> list[tuple[str, dict[str, str]]]:
@@ -61,8 +58,7 @@ def test_connections_and_consumers(world: World) -> None:
     other.unsubscribe("a")
     world.settle()
     assert told(client) == [("Consumer.Queue.a", consumer("/queue/a", "a", "stopped", consumerCount="0"))]
-    other.lose()
-    world.settle()
+    world.lose(other)
     assert [kind for kind, _ in told(client)] == [
         "Consumer.Topic.t",
         "Consumer.Topic.u",
@@ -91,9 +87,7 @@ def test_consumers_of_durable_subscriptions_are_counted(world: World) -> None:
 def test_slow_consumers_and_what_they_miss(make_world: Callable[..., World]) -> None:
     world = make_world(pending_message_limit=2)
     client = listener(world, "*.Topic.t")
-    slow = world.connect()
-    slow.subscribe("topic://t", ACK_INDIVIDUAL, 1, id="s")
-    world.settle()
+    world.consumer("topic://t", ACK_INDIVIDUAL, 1, id="s")
     producer = world.connect()
     for i in range(8):
         producer.send(b"%d" % i, "topic://t")
@@ -146,8 +140,7 @@ def test_which_consumers_there_are(world: World) -> None:
     """With all that an advisory of a new one has."""
     other = world.connect()
     other.subscribe("a", id="a", selector="n = 7")
-    listener(world).lose()
-    world.settle()
+    world.lose(listener(world))
     client = listener(world, "Consumer.>")
     facts = {"event": "started", "connectionId": other.number, "consumerId": "a", "selector": "n = 7"}
     expected = [("Consumer.Queue.a", {"destination": "/queue/a", **facts, "consumerCount": "1"})]
@@ -181,9 +174,7 @@ def test_which_topics_there_are(world: World) -> None:
     world.settle()
     assert topics_told(client) == [("removed", "/topic/new")]
     consumer.lose()
-    world.clock.advance(IDLE_S)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(IDLE_S)
     assert topics_told(client) == [("removed", "/topic/sent")]
     producer.send(b"x", "topic://sent")
     world.settle()
@@ -210,8 +201,7 @@ def test_topics_without_end_are_not_all_remembered(world: World) -> None:
 def test_nobody_is_told_who_did_not_ask(world: World, monkeypatch: Any) -> None:
     everything = world.connect()
     everything.subscribe("topic://>", ACK_AUTO)
-    listener(world).lose()
-    world.settle()
+    world.lose(listener(world))
     everything.deliveries.clear()
     assert not world.broker.advisories.heard
     monkeypatch.setattr(world.broker.advisories, "_tell", lambda *_: pytest.fail("it was made for nobody"))
@@ -220,6 +210,5 @@ def test_nobody_is_told_who_did_not_ask(world: World, monkeypatch: Any) -> None:
     other.send(b"x", "a")
     world.settle()
     other.nack(b"x")
-    other.lose()
-    world.settle()
+    world.lose(other)
     assert everything.bodies == []

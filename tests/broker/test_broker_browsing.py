@@ -22,10 +22,7 @@ SMALL_BYTES = 16_000
 
 
 def browse(world: World, queue: str = "a", ack: str = ACK_AUTO, prefetch: int = 0) -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch, browser=True)
-    world.settle()
-    return client
+    return world.consumer(queue, ack, prefetch, browser=True)
 
 
 def fill(world: World, count: int, queue: str = "a", size: int = 1000, **fields: object) -> list[bytes]:
@@ -71,9 +68,7 @@ def test_everything_in_the_order_of_delivery(filled: tuple[World, list[bytes]]) 
 
 def test_what_consumers_hold_is_shown_and_stays_theirs(filled: tuple[World, list[bytes]]) -> None:
     world, expected = filled
-    consumer = world.connect()
-    consumer.subscribe("a", ACK_INDIVIDUAL, 5)
-    world.settle()
+    consumer = world.consumer("a", ACK_INDIVIDUAL, 5)
     assert browse(world).bodies == expected
     assert consumer.bodies == expected[:5]
     world.check_at_rest()
@@ -120,9 +115,7 @@ def test_a_consumer_goes_on_meanwhile(filled: tuple[World, list[bytes]]) -> None
     """What leaves is left out or shown; what is paged in or comes back is shown once; nothing comes out of order."""
     world, expected = filled
     client = browse(world, ack=ACK_INDIVIDUAL, prefetch=4)
-    consumer = world.connect()
-    consumer.subscribe("a", ACK_INDIVIDUAL, 3)
-    world.settle()
+    consumer = world.consumer("a", ACK_INDIVIDUAL, 3)
     rng = random.Random(2)
     shown = taken = 0
     while not client.browsed_ids:
@@ -143,8 +136,7 @@ def test_a_consumer_goes_on_meanwhile(filled: tuple[World, list[bytes]]) -> None
     assert places == sorted(places)
     left = world.stored()
     assert set(left) <= set(client.bodies), "something that never left was not shown"
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 def test_what_comes_later_is_not_shown(world: World) -> None:
@@ -169,11 +161,8 @@ def test_what_has_expired_is_not_shown(world: World) -> None:
 def test_counts_are_shown_and_stay(world: World) -> None:
     fill(world, 1)
     for _ in range(2):
-        consumer = world.connect()
-        consumer.subscribe()
-        world.settle()
-        consumer.lose()
-        world.settle()
+        consumer = world.consumer()
+        world.lose(consumer)
     for _ in range(2):
         assert [delivery.redelivered for delivery in browse(world).deliveries] == [2]
 
@@ -196,9 +185,7 @@ def test_large_messages_are_read_one_by_one(make_world: Callable[..., World]) ->
     world = make_world(memory_limit_bytes=SMALL_BYTES)
     with large_from(500):
         bodies = fill(world, 10)
-        consumer = world.connect()
-        consumer.subscribe("a", ACK_INDIVIDUAL, 2)
-        world.settle()
+        consumer = world.consumer("a", ACK_INDIVIDUAL, 2)
         assert consumer.bodies == bodies[:2]
         for _ in range(2):
             assert browse(world).bodies == bodies
@@ -223,21 +210,16 @@ def test_what_goes_back_to_the_disk_meanwhile_is_shown(make_world: Callable[...,
     with large_from(SMALL_BYTES):
         world = make_world()
         bodies = fill(world, 4, size=SMALL_BYTES)
-        consumer = world.connect()
-        consumer.subscribe()
-        world.settle()
+        consumer = world.consumer()
         assert consumer.bodies == bodies
         client = browse(world, ack=ACK_INDIVIDUAL, prefetch=1)
-        consumer.lose()
-        world.settle()
+        world.lose(consumer)
         check_shown(world, client, bodies)
 
 
 def test_what_was_prepared_and_is_rolled_back_meanwhile_is_shown(world: World) -> None:
     bodies = fill(world, 3)
-    consumer = world.connect()
-    consumer.subscribe()
-    world.settle()
+    consumer = world.consumer()
     consumer.begin()
     for body in bodies:
         consumer.ack(body, "t")
@@ -344,10 +326,7 @@ def test_what_waits_for_a_durable_subscription(world: World, crash: bool) -> Non
     before = stored_state(world.broker.state, world.vfs, world.store)
 
     def seen(client_id: str, name: str) -> Client:
-        client = world.connect(client_id)
-        client.subscribe("topic://t", ACK_AUTO, id="b", subscription_name=name, browser=True)
-        world.settle()
-        return client
+        return world.consumer("topic://t", ACK_AUTO, id="b", subscription_name=name, browser=True, client_id=client_id)
 
     client = seen("c", "s")
     assert client.bodies == [b"2", b"1"]
@@ -361,18 +340,13 @@ def test_what_waits_for_a_durable_subscription(world: World, crash: bool) -> Non
 
 
 def test_a_durable_subscription_that_ends_while_it_is_browsed(world: World) -> None:
-    owner = world.connect("c")
-    owner.subscribe("topic://t", id="d", subscription_name="s")
-    world.settle()
+    owner = world.consumer("topic://t", id="d", subscription_name="s", client_id="c")
     for number in range(3):
         world.connect().send(b"%d" % number, "topic://t")
     world.settle()
-    browser = world.connect("c")
-    browser.subscribe("topic://t", ACK_CLIENT, 1, id="b", subscription_name="s", browser=True)
-    world.settle()
+    browser = world.consumer("topic://t", ACK_CLIENT, 1, id="b", subscription_name="s", browser=True, client_id="c")
     assert browser.bodies == [b"0"]
-    owner.lose()
-    world.settle()
+    world.lose(owner)
     world.connect("c").unsubscribe("", "s")
     world.settle()
     browser.ack(b"0")
@@ -390,9 +364,7 @@ def test_a_pattern_is_browsed_as_a_consumer_would_read_it(world: World, pattern:
     world.settle()
     looks = browse(world, pattern)
     assert (looks.errors, looks.browsed_ids) == ([], [pattern])
-    reads = world.connect()
-    reads.subscribe(pattern)
-    world.settle()
+    reads = world.consumer(pattern)
     assert sorted(looks.bodies) == sorted(reads.bodies)
     assert bool(looks.bodies) is (pattern != "none there.*")
     world.check_at_rest()
@@ -407,9 +379,7 @@ def test_a_pattern_that_is_none_is_an_error(world: World, pattern: str) -> None:
 def test_a_message_acknowledged_before_is_not_shown(world: World, persistent: bool) -> None:
     """Also where the acknowledgement is not on the disk yet when the browse begins."""
     bodies = fill(world, 3, persistent=persistent)
-    consumer = world.connect()
-    consumer.subscribe("a", ACK_INDIVIDUAL, 1)
-    world.settle()
+    consumer = world.consumer("a", ACK_INDIVIDUAL, 1)
     consumer.do(Ack(consumer.deliveries[0].seq, "a"))
     consumer.subscribe("a", ACK_AUTO, id="b", browser=True)
     world.settle()
@@ -447,9 +417,7 @@ def test_to_begin_sorts_a_bounded_part_in_a_turn(
     client.subscribe("a", ACK_AUTO, 0, browser=True)
     assert 0 < sum(sorted_rows) <= 7, "the others wait for the next turns"
     producer.do(Send(Message("queue://a", b"late"), "r"))
-    consumer = world.connect()
-    consumer.subscribe("a", ACK_INDIVIDUAL, 50)
-    world.settle()
+    world.consumer("a", ACK_INDIVIDUAL, 50)
     assert client.bodies == [body for *_, body in sorted(sent)]
     assert client.browsed_ids == ["a"]
     assert sum(sorted_rows) == 50

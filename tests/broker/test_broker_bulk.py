@@ -29,9 +29,7 @@ COLUMNS = HeaderColumns((("colour",), ("correlation-id", "colour"), ()), b"\0\1\
 def test_headers_come_by_columns(make_world: MakeWorld) -> None:
     """Prepared and committed, and committed at once; all memory is given back in the end."""
     world = make_world()
-    client = world.connect()
-    client.send(b"0")
-    world.settle()
+    client = world.send(b"0")
     before = world.broker.memory.taken_bytes
     for way in ("roll back", "prepare", "commit"):
         client.begin()
@@ -55,14 +53,11 @@ def test_headers_come_by_columns(make_world: MakeWorld) -> None:
     for crash in (False, True):
         if crash:
             world.crash_and_recover()
-        consumer = world.connect()
-        consumer.subscribe("a", ACK_INDIVIDUAL, 1000)
-        world.settle()
+        consumer = world.consumer("a", ACK_INDIVIDUAL, 1000)
         found = [(each.body, dict(headers(each.message))) for each in consumer.deliveries]
         expected = [(b"1", {"colour": "red"}), (b"2", {"correlation-id": "k", "colour": "blue"}), (b"3", {})]
         assert found == [(b"0", {}), *expected, *expected]
-        consumer.lose()
-        world.settle()
+        world.lose(consumer)
     world.check_at_rest()
 
 
@@ -87,12 +82,9 @@ def test_a_schedule_in_columns_is_kept(make_world: MakeWorld) -> None:
 
 def received(world: World, count: int) -> list[bytes]:
     """What a consumer gets, which then goes without a word."""
-    consumer = world.connect()
-    consumer.subscribe("a", ACK_INDIVIDUAL, 1000)
-    world.settle()
+    consumer = world.consumer("a", ACK_INDIVIDUAL, 1000)
     assert len(consumer.bodies) == count
-    consumer.lose()
-    world.settle()
+    world.lose(consumer)
     return consumer.bodies
 
 
@@ -118,9 +110,7 @@ def test_they_are_stored_in_order_by_the_commit(make_world: MakeWorld, known: bo
 
 def test_a_rollback_gives_all_memory_back(make_world: MakeWorld) -> None:
     world = make_world()
-    client = world.connect()
-    client.send(b"0")
-    world.settle()
+    client = world.send(b"0")
     before = world.broker.memory.taken_bytes
     client.begin()
     client.do(many(b"12", b"345"))
@@ -180,8 +170,7 @@ def test_they_wait_for_memory_in_order(make_world: MakeWorld) -> None:
     world.settle()
     assert not client.reading
     assert "c" not in client.confirmed
-    other.lose()
-    world.settle()
+    world.lose(other)
     assert client.reading
     assert "c" in client.confirmed
     assert received(world, 5) == [b"0", b"1", b"2", b"3", b"4"]

@@ -58,9 +58,7 @@ def test_a_queue_comes_in_order_and_its_old_home_forgets_it(cluster: Cluster) ->
     assert received(s2) == BODIES
     assert received(s1, OURS_TOO) == [b"kept"]
     assert f"queue://{OURS}" not in s1.broker.state.queues or not s1.broker.state.queues[f"queue://{OURS}"].stored
-    client = s1.connect()
-    client.send(b"x", OURS)
-    s1.settle()
+    client = s1.send(b"x", queue=OURS)
     assert client.codes == ["MOVED"]
 
 
@@ -89,16 +87,12 @@ def test_messages_keep_all_that_they_have(cluster: Cluster) -> None:
     s1.settle()
     seen = {each.body: each for each in s1.broker.state.queues[f"queue://{OURS}"].messages.values()}
     before = {body: (each.priority, each.timestamp_ms, each.expires_ms, each.properties) for body, each in seen.items()}
-    failing = s1.connect()
-    failing.subscribe(OURS, ack="client", prefetch=1)
-    s1.settle()
+    failing = s1.consumer(OURS, ack="client", prefetch=1)
     assert failing.bodies == [b"high"]
     failing.disconnect()
     cluster.begin()
     cluster.finish()
-    client = s2.connect()
-    client.subscribe(OURS, ack="auto")
-    s2.settle()
+    client = s2.consumer(OURS, ack="auto")
     assert client.bodies == [b"high", b"props", b"in memory alone", b"low"]
     assert [each.redelivered for each in client.deliveries] == [1, 0, 0, 0]
     after = {each.body: each.message for each in client.deliveries}
@@ -147,18 +141,14 @@ def test_a_move_sends_no_more_than_it_may(cluster: Cluster) -> None:
 def test_a_durable_subscription_comes_with_what_waits_for_it(cluster: Cluster) -> None:
     s1, s2 = cluster.worlds.values()
     topic = f"topic://{OURS}"
-    client = s1.connect("c")
-    client.subscribe(topic, subscription_name="d", id="d", selector="a = 'b'")
-    s1.settle()
+    client = s1.consumer(topic, subscription_name="d", id="d", selector="a = 'b'", client_id="c")
     client.disconnect()
     send(s1, BODIES, topic, properties={"a": "b"})
     cluster.begin()
     cluster.finish()
     assert not s1.broker.state.subscriptions
     send(s2, [b"new"], topic, properties={"a": "b"})
-    client = s2.connect("c")
-    client.subscribe(topic, subscription_name="d", id="d", selector="a = 'b'", ack="auto")
-    s2.settle()
+    client = s2.consumer(topic, subscription_name="d", id="d", selector="a = 'b'", ack="auto", client_id="c")
     assert client.bodies == [*BODIES, b"new"]
 
 

@@ -55,9 +55,7 @@ class Store:
     def takeover(self) -> None:
         """A new master has a second in which it may have more: its first segment, beside the last one of the old."""
         self.world.crash_and_recover()
-        self.world.clock.advance(1.0)
-        self.world.broker.sweep()
-        self.world.settle()
+        self.world.sweep(1.0)
         self.reconnect()
 
     def send(self, count: int, size: int, ids: bool = False) -> None:
@@ -230,9 +228,7 @@ def test_an_idle_broker_compacts_too(store: Store, monkeypatch: pytest.MonkeyPat
         store.ack([body for number, body in enumerate(store.kept) if number % 10])
         assert world.segment_bytes() > 2 * bound(world)
     for _ in range(5 if idle else 0):
-        world.clock.advance(1.0)
-        world.broker.sweep()
-        world.settle()
+        world.sweep(1.0)
     assert (world.segment_bytes() <= bound(world)) == idle
     world.check_at_rest()
 
@@ -264,8 +260,7 @@ def test_what_a_full_disk_refuses_to_copy_stays_where_it_is(store: Store, monkey
         world.clock.advance(1.0)
         world.journal.check_space()
         world.settle()
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     store.check()
 
 
@@ -326,9 +321,7 @@ def test_a_copy_does_not_go_before_what_it_was_copied_from(make_world: Callable[
     """Remembered ids may keep a segment in which nothing lives any more, and its message was copied. Were the copy and
     its acknowledgement deleted first, a replay would find the message again."""
     world = make_world(journal_segment_size_bytes=SEGMENT_BYTES)
-    client = world.connect()
-    client.send(b"copied")
-    world.settle()
+    client = world.send(b"copied")
     origin = world.journal.segments[0]
     while world.journal.closed() < 1:
         client.send(bytes(3000), "other")
@@ -342,9 +335,7 @@ def test_a_copy_does_not_go_before_what_it_was_copied_from(make_world: Callable[
         for _ in range(100):
             if message.segment is not origin:
                 break
-            world.clock.advance(1.0)
-            world.broker.sweep()
-            world.settle()
+            world.sweep(1.0)
     assert isinstance(message.segment, Segment)
     assert message.segment is not origin
     assert origin.code in message.segment.refers

@@ -15,15 +15,11 @@ def send(world: World, *bodies: bytes) -> None:
     producer = world.connect()
     for body in bodies:
         producer.send(body, receipt=False)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 def consumer(world: World, prefetch: int = 1000, ack: str = ACK_INDIVIDUAL, **options: str) -> Client:
-    client = world.connect()
-    client.subscribe("a", ack, prefetch, options=options)
-    world.settle()
-    return client
+    return world.consumer("a", ack, prefetch, options=options)
 
 
 def acknowledge(client: Client) -> None:
@@ -69,8 +65,7 @@ def test_the_next_exclusive_consumer_takes_over_where_it_stopped(world: World, h
 def test_after_the_last_exclusive_consumer_the_others_go_on(world: World) -> None:
     exclusive, first, second = consumer(world, exclusive="true"), consumer(world), consumer(world)
     send(world, b"1", b"2")
-    exclusive.lose()
-    world.settle()
+    world.lose(exclusive)
     assert (first.bodies, second.bodies) == ([b"1"], [b"2"])
 
 
@@ -79,8 +74,7 @@ def test_the_heir_is_the_one_of_the_highest_priority(world: World) -> None:
     low, high = consumer(world, exclusive="true"), consumer(world, exclusive="true", priority="5")
     send(world, b"1")
     assert (low.bodies, high.bodies) == ([], [])
-    first.lose()
-    world.settle()
+    world.lose(first)
     assert (low.bodies, high.bodies) == ([], [b"1"])
 
 
@@ -130,8 +124,7 @@ def test_who_is_behind_may_leave(world: World) -> None:
     low, high = consumer(world), consumer(world, priority="1")
     low.lose()
     send(world, b"1")
-    high.lose()
-    world.settle()
+    world.lose(high)
     queue = world.broker.state.queues["queue://a"]
     assert not queue.ready
     assert not queue.outranked

@@ -122,9 +122,7 @@ def test_no_step_begins_before_the_copies_are_there(make_copied: Callable[..., C
 
 def test_what_left_meanwhile_does_not_come(copied: Cluster) -> None:
     s1, s2 = copied.worlds.values()
-    client = s1.connect()
-    client.subscribe(OURS, ack="auto", prefetch=5)
-    s1.settle()
+    client = s1.consumer(OURS, ack="auto", prefetch=5)
     client.disconnect()
     s1.settle()
     gone = len(client.bodies)
@@ -147,16 +145,12 @@ def test_counts_and_priorities_and_times_come(make_copied: Callable[..., Cluster
     cluster.begin()
     cluster.settle(5)
     assert waits_there(s2) == 4
-    failing = s1.connect()
-    failing.subscribe(OURS, ack="client", prefetch=1)
-    s1.settle()
+    failing = s1.consumer(OURS, ack="client", prefetch=1)
     failing.disconnect()
     client.send(b"late and high", OURS, priority=9)
     s1.settle()
     cluster.finish()
-    taker = s2.connect()
-    taker.subscribe(OURS, ack="auto")
-    s2.settle()
+    taker = s2.consumer(OURS, ack="auto")
     assert taker.bodies == [b"high", b"late and high", b"memory", b"props", b"low"]
     assert [each.redelivered for each in taker.deliveries] == [1, 0, 0, 0, 0]
     props = next(each.message for each in taker.deliveries if each.body == b"props")
@@ -173,9 +167,7 @@ def test_ids_come_with_copies(make_copied: Callable[..., Cluster]) -> None:
     cluster.begin()
     cluster.finish()
     assert sent_whole(cluster) == 0
-    again = s2.connect()
-    again.send(b"again", OURS, duplicate_id="id7")
-    s2.settle()
+    s2.send(b"again", queue=OURS, duplicate_id="id7")
     assert received(s2) == [b"%d" % number for number in range(20)]
 
 
@@ -295,9 +287,7 @@ def test_a_durable_subscription_is_copied_with_its_backlog(make_copied: Callable
     cluster = make_copied()
     s1, s2 = cluster.worlds.values()
     topic = f"topic://{OURS}"
-    reader = s1.connect("c")
-    reader.subscribe(topic, subscription_name="d", id="d")
-    s1.settle()
+    reader = s1.consumer(topic, subscription_name="d", id="d", client_id="c")
     reader.disconnect()
     s1.settle()
     send(s1, queue=topic)
@@ -307,9 +297,7 @@ def test_a_durable_subscription_is_copied_with_its_backlog(make_copied: Callable
     cluster.finish()
     assert sent_whole(cluster) == 0
     send(s2, [b"new"], topic)
-    again = s2.connect("c")
-    again.subscribe(topic, subscription_name="d", id="d", ack="auto")
-    s2.settle()
+    again = s2.consumer(topic, subscription_name="d", id="d", ack="auto", client_id="c")
     assert again.bodies == [*BODIES, b"new"]
     assert waits_there(s2) == 0
 
@@ -358,18 +346,14 @@ class Walk:
 
     def _send(self) -> None:
         world, body = self._home(), b"%d" % len(self.sent)
-        client = world.connect()
-        client.send(body, OURS)
-        world.settle()
+        client = world.send(body, queue=OURS)
         if not client.errors:
             self.sent.append(body)
         client.disconnect()
 
     def _take(self) -> None:
         world = self._home()
-        client = world.connect()
-        client.subscribe(OURS, ack="auto", prefetch=2)
-        world.settle()
+        client = world.consumer(OURS, ack="auto", prefetch=2)
         assert not self.gone & {*client.bodies}
         self.gone |= {*client.bodies}
         client.disconnect()

@@ -7,15 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from amq.core.message import TEXT
-from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
-from tests.broker.world import Client, World
-
-
-def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch)
-    world.settle()
-    return client
+from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
+from tests.broker.world import World
 
 
 def send(world: World, *bodies: bytes, queue: str = "a", **fields: object) -> None:
@@ -46,7 +39,7 @@ def test_a_refused_message_moves_with_its_reason(
         expires_ms=world.clock.wall_ms() + 1000,
         duplicate_id="d",
     )
-    client = consumer(world)
+    client = world.consumer()
     receipt = client.nack(b"x")
     world.settle()
     assert receipt in client.confirmed
@@ -54,7 +47,7 @@ def test_a_refused_message_moves_with_its_reason(
     world.check_at_rest()
     if persistent:
         world.crash_and_recover()
-    moved = consumer(world, name).deliveries[0]
+    moved = world.consumer(name).deliveries[0]
     assert moved.redelivered == 0
     message = moved.message
     assert message.properties == {
@@ -70,19 +63,19 @@ def test_a_refused_message_moves_with_its_reason(
 def test_names_of_dead_letter_queues_are_configured(make_world: Callable[..., World]) -> None:
     world = make_world(dead_letter_prefix="dead/")
     send(world, b"x")
-    consumer(world).nack(b"x")
+    world.consumer().nack(b"x")
     world.settle()
     assert world.stored("dead/a") == [b"x"]
     world = make_world(dead_letter_strategy="shared", shared_dead_letter_queue="graveyard")
     send(world, b"x")
-    consumer(world).nack(b"x")
+    world.consumer().nack(b"x")
     world.settle()
     assert world.stored("graveyard") == [b"x"]
 
 
 def test_refusal_in_client_mode_is_cumulative(world: World) -> None:
     send(world, b"1", b"2", b"3")
-    client = consumer(world, ack=ACK_CLIENT)
+    client = world.consumer(ack=ACK_CLIENT)
     client.nack(b"2")
     world.settle()
     assert (world.stored("a"), world.stored("DLQ.a")) == ([b"3"], [b"1", b"2"])
@@ -91,12 +84,12 @@ def test_refusal_in_client_mode_is_cumulative(world: World) -> None:
 def test_a_move_is_whole_or_not_at_all(world: World) -> None:
     for torn in (0.0, 0.5, 0.99, None):
         send(world, b"x")
-        consumer(world).nack(b"x")
+        world.consumer().nack(b"x")
         world.turn()
         world.crash_and_recover(jobs=1, torn=torn)
         assert (world.stored("a"), world.stored("DLQ.a")) == (([b"x"], []) if torn is not None else ([], [b"x"]))
         for queue in ("a", "DLQ.a"):
-            client = consumer(world, queue, ACK_AUTO)
+            client = world.consumer(queue, ACK_AUTO)
             world.settle()
             client.lose()
         world.check_at_rest()
@@ -104,7 +97,7 @@ def test_a_move_is_whole_or_not_at_all(world: World) -> None:
 
 def test_what_is_refused_on_a_dead_letter_queue_stays_and_is_counted(world: World) -> None:
     send(world, b"x")
-    consumer(world).nack(b"x")
+    world.consumer().nack(b"x")
     world.settle()
     for before in range(4):
         client = world.connect()
@@ -113,12 +106,11 @@ def test_what_is_refused_on_a_dead_letter_queue_stays_and_is_counted(world: Worl
         assert client.deliveries[0].redelivered == before
         client.session.set_writable(False)
         client.nack(b"x")
-        client.lose()
-        world.settle()
+        world.lose(client)
     assert world.stored("DLQ.a") == [b"x"]
     world.check_at_rest()
     world.crash_and_recover()
-    assert consumer(world, "DLQ.a").deliveries[0].redelivered == 4
+    assert world.consumer("DLQ.a").deliveries[0].redelivered == 4
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -127,7 +119,7 @@ def test_messages_that_are_not_persistent_are_dropped_where_policy_says_so(
 ) -> None:
     world = make_world(dead_letter_non_persistent=False)
     send(world, b"x", persistent=persistent)
-    consumer(world).nack(b"x")
+    world.consumer().nack(b"x")
     world.settle()
     assert (world.stored("a"), world.stored("DLQ.a")) == ([], [b"x"] if persistent else [])
     world.check_at_rest()
@@ -142,12 +134,11 @@ def test_a_message_is_given_up_after_the_limit(make_world: Callable[..., World],
     world = make_world(maximum_redeliveries=limit)
     send(world, b"x", persistent=persistent)
     for before in range(limit + 1):
-        client = consumer(world)
+        client = world.consumer()
         assert [delivery.redelivered for delivery in client.deliveries] == [before]
-        client.lose()
-        world.settle()
+        world.lose(client)
     assert (world.stored("a"), world.stored("DLQ.a")) == ([], [b"x"])
-    properties = consumer(world, "DLQ.a").deliveries[0].message.properties
+    properties = world.consumer("DLQ.a").deliveries[0].message.properties
     assert properties is not None
     assert properties["dead-letter-reason"] == f"delivered {limit + 1} times without acknowledgement"
     assert properties["dead-letter-deliveries"] == str(limit + 1)
@@ -157,11 +148,9 @@ def test_a_message_is_given_up_after_the_limit(make_world: Callable[..., World],
 def test_failures_count_over_takeovers(make_world: Callable[..., World]) -> None:
     world = make_world(maximum_redeliveries=1)
     send(world, b"x")
-    consumer(world).lose()
-    world.settle()
+    world.lose(world.consumer())
     world.crash_and_recover()
-    consumer(world).lose()
-    world.settle()
+    world.lose(world.consumer())
     assert world.stored("DLQ.a") == [b"x"]
 
 
@@ -169,8 +158,7 @@ def test_no_limit(make_world: Callable[..., World]) -> None:
     world = make_world(maximum_redeliveries=-1)
     send(world, b"x")
     for _ in range(20):
-        consumer(world).lose()
-        world.settle()
+        world.lose(world.consumer())
     assert world.stored("a") == [b"x"]
 
 
@@ -179,18 +167,16 @@ def test_what_was_merely_prefetched_is_never_given_up(make_world: Callable[..., 
     world = make_world(maximum_redeliveries=2)
     send(world, b"poison", b"1", b"2")
     for _ in range(3):
-        consumer(world).lose()
-        world.settle()
+        world.lose(world.consumer())
     assert (world.stored("a"), world.stored("DLQ.a")) == ([b"1", b"2"], [b"poison"])
-    assert [delivery.redelivered for delivery in consumer(world).deliveries] == [3, 3]
+    assert [delivery.redelivered for delivery in world.consumer().deliveries] == [3, 3]
 
 
 def test_a_dead_letter_queue_gives_nothing_up(make_world: Callable[..., World]) -> None:
     world = make_world(maximum_redeliveries=0)
     send(world, b"x", queue="DLQ.a")
     for _ in range(5):
-        consumer(world, "DLQ.a").lose()
-        world.settle()
+        world.lose(world.consumer("DLQ.a"))
     assert world.stored("DLQ.a") == [b"x"]
 
 
@@ -210,19 +196,18 @@ def test_expired_messages_are_dropped_or_moved(
     send(world, b"never", persistent=persistent)
     world.clock.advance(1.0)
     if fetched:
-        assert consumer(world).bodies == [b"early", b"never"]
+        assert world.consumer().bodies == [b"early", b"never"]
     else:
         world.settle()
         assert world.stored("a") == [b"late", b"early", b"never"]  # nobody looked yet
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert (world.stored("a"), world.stored("DLQ.a")) == (
         [b"early", b"never"],
         [b"late"] if policy == "dead-letter" else [],
     )
     world.check_at_rest()
     if policy == "dead-letter":
-        message = consumer(world, "DLQ.a").deliveries[0].message
+        message = world.consumer("DLQ.a").deliveries[0].message
         assert message.properties is not None
         assert message.properties["dead-letter-reason"] == "expired"
         assert message.expires_ms == 0
@@ -232,14 +217,11 @@ def test_expired_messages_are_dropped_or_moved(
 
 def test_a_message_does_not_expire_in_the_hands_of_a_consumer(world: World) -> None:
     send(world, b"x", expires_ms=world.clock.wall_ms() + 1000)
-    client = consumer(world)
-    world.clock.advance(2.0)
-    world.broker.sweep()
-    world.settle()
+    client = world.consumer()
+    world.sweep(2.0)
     assert world.stored() == [b"x"]
-    client.lose()
-    world.settle()
-    assert consumer(world).bodies == []
+    world.lose(client)
+    assert world.consumer().bodies == []
     assert world.stored() == []
     world.check_at_rest()
 
@@ -249,15 +231,13 @@ def test_time_runs_on_through_a_takeover(world: World) -> None:
     world.crash()
     world.clock.advance(2.0)
     world.start()
-    assert consumer(world).bodies == []
+    assert world.consumer().bodies == []
     assert world.stored() == []
 
 
 def test_an_expired_message_on_a_dead_letter_queue_is_dropped(make_world: Callable[..., World]) -> None:
     world = make_world(expired_messages="dead-letter")
     send(world, b"x", queue="DLQ.a", expires_ms=world.clock.wall_ms() + 1)
-    world.clock.advance(1.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(1.0)
     assert world.stored("DLQ.a") == []
     world.check_at_rest()

@@ -60,9 +60,7 @@ def bodies_at(world: World, found: MessagePlaces) -> list[bytes]:
 
 def browsed(world: World, queue: str = "a", user: str = "", places: str = "true") -> list[dict[str, Any]]:
     """The pages of a browse of places, or of bounds."""
-    client = world.connect(user=user)
-    client.subscribe(queue, ACK_AUTO, browser=True, options={"places": places})
-    world.settle()
+    client = world.consumer(queue, ACK_AUTO, browser=True, options={"places": places}, user=user)
     assert (client.errors, client.browsed_ids) == ([], [queue])
     found = [json.loads(body) for body in client.bodies]
     client.lose()
@@ -92,11 +90,8 @@ def test_a_lease_says_where_its_messages_stand(make_world: MakeWorld, crash: boo
 def test_what_was_delivered_before_is_told(make_world: MakeWorld) -> None:
     world = make_world(**ANYBODY)
     sent(world, b"0", b"1", b"2")
-    consumer = world.connect()
-    consumer.subscribe("a", prefetch=2)
-    world.settle()
-    consumer.lose()
-    world.settle()
+    consumer = world.consumer("a", prefetch=2)
+    world.lose(consumer)
     assert unpacked(answer(world)).redelivered == {0: 1, 1: 1}
 
 
@@ -194,9 +189,7 @@ def test_a_browse_reads_no_further_than_its_part(make_world: MakeWorld, monkeypa
 
 
 def browse(world: World, **options: str) -> list[Any]:
-    client = world.connect()
-    client.subscribe("a", ACK_AUTO, browser=True, options=options)
-    world.settle()
+    client = world.consumer("a", ACK_AUTO, browser=True, options=options)
     assert (client.errors, client.browsed_ids) == ([], ["a"])
     found = client.deliveries
     client.lose()
@@ -223,12 +216,9 @@ def churn(world: World, count: int = 60) -> None:
     """Traffic that fills segments and leaves nothing in them."""
     for _ in range(count):
         sent(world, b"y" * 8000, queue="churn")
-        client = world.connect()
-        client.subscribe("churn", ACK_AUTO)
-        world.settle()
+        client = world.consumer("churn", ACK_AUTO)
         client.lose()
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
 
 
 def leased(world: World, count: int = 4) -> tuple[int, MessagePlaces, list[bytes]]:
@@ -295,9 +285,7 @@ def test_what_was_acknowledged_in_a_pinned_segment_stays_acknowledged(make_world
     sent(world, *[b"gone %02d" % number * 100 for number in range(40)], queue="b")
     number, _, _ = leased(world)
     browsed(world, "b")  # pins the segments of b as well
-    client = world.connect()
-    client.subscribe("b", ACK_AUTO)
-    world.settle()
+    client = world.consumer("b", ACK_AUTO)
     assert len(client.bodies) == 40
     client.lose()
     churn(world)

@@ -10,17 +10,9 @@ import pytest
 
 from amq.broker.queues.redelivery import NO_ROOM_S
 from amq.protocols.commands import Prepare
-from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.notation import Ack
-from tests.broker.world import Client, World
+from tests.broker.world import World
 from tests.large import large_from
-
-
-def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch)
-    world.settle()
-    return client
 
 
 def fill_disk(world: World) -> None:
@@ -50,7 +42,7 @@ def test_below_the_floor_sends_are_refused_and_the_rest_goes_on(world: World) ->
     producer.send(b"1")
     producer.send(b"2")
     world.settle()
-    client = consumer(world)
+    client = world.consumer()
     low_on_disk(world)
     refused = producer.send(b"3")
     other.send(b"n", persistent=False)
@@ -70,9 +62,7 @@ def test_below_the_floor_sends_are_refused_and_the_rest_goes_on(world: World) ->
 
 
 def test_a_resent_message_that_is_stored_is_confirmed_on_a_full_disk(world: World) -> None:
-    producer = world.connect()
-    producer.send(b"1", duplicate_id="1")
-    world.settle()
+    world.send(b"1", duplicate_id="1")
     low_on_disk(world)
     again = world.connect()
     receipt = again.send(b"1", duplicate_id="1")
@@ -89,7 +79,7 @@ def test_a_transaction_that_sends_is_rolled_back_on_a_full_disk(world: World) ->
     world.settle()
     low_on_disk(world)
     for sends, persistent in ((True, True), (False, True), (True, False)):
-        client = consumer(world)
+        client = world.consumer()
         client.begin()
         if sends:
             client.send(b"x", "b", transaction="t", persistent=persistent)
@@ -102,14 +92,13 @@ def test_a_transaction_that_sends_is_rolled_back_on_a_full_disk(world: World) ->
             assert world.stored("b") == []
         else:
             assert receipt in client.confirmed
-        client.lose()
-        world.settle()
+        world.lose(client)
         world.check_at_rest()
     assert world.stored("b") == [b"x"]
 
 
 def test_a_send_that_meets_a_full_disk_is_refused(world: World) -> None:
-    client = consumer(world, "b")
+    client = world.consumer("b")
     sender, silent = world.connect(), world.connect()
     world.connect().send(b"1", "b")
     world.settle()
@@ -189,7 +178,7 @@ def test_a_commit_that_is_refused_is_not_confirmed_to_who_asks_again(world: Worl
 def test_a_transaction_that_meets_a_full_disk_is_rolled_back(world: World) -> None:
     world.connect().send(b"1")
     world.settle()
-    client, other = consumer(world), consumer(world)
+    client, other = world.consumer(), world.consumer()
     client.begin()
     client.ack(b"1", "t")
     client.send(b"x", "b", transaction="t", duplicate_id="x")
@@ -210,7 +199,7 @@ def test_a_transaction_that_meets_a_full_disk_is_rolled_back(world: World) -> No
 def test_a_refused_message_stays_where_it_is_while_the_disk_is_full(world: World, persistent: bool) -> None:
     world.connect().send(b"1", persistent=persistent)
     world.settle()
-    client = consumer(world, prefetch=1)
+    client = world.consumer(prefetch=1)
     low_on_disk(world)
     client.session.set_writable(False)
     receipt = client.nack(b"1")
@@ -222,9 +211,7 @@ def test_a_refused_message_stays_where_it_is_while_the_disk_is_full(world: World
         assert (client.bodies, world.stored("DLQ.a")) == ([b"1"], [b"1"])
         return
     assert client.bodies == [b"1"], "it was delivered at once, and refused, as fast as the client could"
-    world.clock.advance(NO_ROOM_S)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(NO_ROOM_S)
     assert client.bodies == [b"1", b"1"]
     assert client.deliveries[-1].redelivered == 1
     room_again(world)
@@ -237,11 +224,11 @@ def test_a_refused_message_stays_where_it_is_while_the_disk_is_full(world: World
 def test_a_move_that_meets_a_full_disk_is_undone_and_the_message_delivered_again(world: World) -> None:
     world.connect().send(b"1")
     world.settle()
-    client = consumer(world)
+    client = world.consumer()
     fill_disk(world)
     client.nack(b"1")
     client.lose()
-    other = consumer(world)
+    other = world.consumer()
     world.settle()
     assert other.bodies == [b"1"]
     assert other.deliveries[0].redelivered == 1
@@ -256,14 +243,12 @@ def test_expired_messages_wait_on_a_full_disk_where_policy_is_to_move_them(make_
     world.settle()
     low_on_disk(world)
     world.clock.advance(1.0)
-    client = consumer(world)
-    world.broker.sweep()
-    world.settle()
+    client = world.consumer()
+    world.sweep()
     assert client.bodies == [b"2"]
     assert (world.stored("a"), world.stored("DLQ.a")) == ([b"1", b"2"], [])
     room_again(world)
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert (world.stored("a"), world.stored("DLQ.a")) == ([b"2"], [b"1"])
     world.check_at_rest()
 
@@ -272,32 +257,26 @@ def test_a_large_expired_message_is_not_read_again_and_again_on_a_full_disk(make
     """A consumer waits for it, nobody may have it, and it cannot be moved."""
     world = make_world(expired_messages="dead-letter")
     with large_from(100):
-        client = world.connect()
-        client.send(bytes(1000), expires_ms=world.clock.wall_ms() + 1000)
-        world.settle()
+        client = world.send(bytes(1000), expires_ms=world.clock.wall_ms() + 1000)
         low_on_disk(world)
         world.clock.advance(1.5)
         world.broker.sweep()
         client.subscribe()
         world.settle()
         for _ in range(10):
-            world.clock.advance(1.0)
-            world.broker.sweep()
-            world.settle()
+            world.sweep(1.0)
         assert client.bodies == world.stored("DLQ.a") == []
         assert world.broker.memory.taken_bytes < 1000, "its body is on the disk alone"
         room_again(world)
         for _ in range(3):
-            world.clock.advance(1.0)
-            world.broker.sweep()
-            world.settle()
+            world.sweep(1.0)
         assert world.stored("DLQ.a") == [bytes(1000)]
     world.check_at_rest()
 
 
 def test_what_was_sent_behind_a_rejected_message_is_rejected_too(world: World) -> None:
     """Also where there is room again when its turn comes: else it would are before what is sent again."""
-    client = consumer(world, "b")
+    client = world.consumer("b")
     world.connect().send(b"1", "b")
     world.settle()
     producer, other = world.connect(), world.connect()
@@ -329,7 +308,7 @@ def test_order_of_a_producer_that_sends_again_what_was_rejected(make_world: Call
     rng = random.Random(seed)
     world = make_world(journal_batch_size_bytes=rng.choice([200, 1 << 20]))
     ids = [str(number) for number in range(30)]
-    client, other = consumer(world, "b"), world.connect()
+    client, other = world.consumer("b"), world.connect()
     producer, receipts, confirmed = world.connect(), {}, 0
     full = False
     for _ in range(3000):

@@ -20,11 +20,8 @@ def send(world: World, *ids: str, queue: str = "a", **fields: object) -> None:
 
 
 def drain(world: World, queue: str = "a") -> list[bytes]:
-    client = world.connect()
-    client.subscribe(queue, ACK_AUTO)
-    world.settle()
-    client.lose()
-    world.settle()
+    client = world.consumer(queue, ACK_AUTO)
+    world.lose(client)
     return client.bodies
 
 
@@ -139,12 +136,9 @@ def test_what_was_forgotten_stays_forgotten_when_segments_go(
     world = make_world(duplicate_window=5)
 
     def take(body: bytes) -> None:
-        client = world.connect()
-        client.subscribe("kept")
-        world.settle()
+        client = world.consumer("kept")
         client.ack(body)
-        client.lose()
-        world.settle()
+        world.lose(client)
 
     for number, ids in enumerate((["7", "3"], ["8"], ["9", "5"], ["4", "2"], [])):
         world.connect().send(b"%d" % number, "kept")  # keeps the segment of this epoch
@@ -163,9 +157,7 @@ def test_what_was_forgotten_stays_forgotten_when_segments_go(
 def test_a_message_copied_forward_does_not_make_its_id_young(make_world: Callable[..., World]) -> None:
     world = make_world(journal_segment_size_bytes=1024, duplicate_window=3)
     send(world, "old", "1", "2", "3")
-    client = world.connect()
-    client.subscribe()
-    world.settle()
+    client = world.consumer()
     for body in (b"1", b"2", b"3"):
         client.ack(body)
     for number in range(60):
@@ -181,9 +173,7 @@ def test_a_message_copied_forward_does_not_make_its_id_young(make_world: Callabl
 
 def test_a_moved_message_does_not_take_its_id_along(world: World) -> None:
     send(world, "1")
-    client = world.connect()
-    client.subscribe()
-    world.settle()
+    client = world.consumer()
     client.nack(b"1")
     world.settle()
     send(world, "1", queue="DLQ.a")
@@ -241,9 +231,7 @@ def test_a_transaction_that_rolls_back_forgets_no_id_of_others(world: World) -> 
     client.send(b"n", duplicate_id="1", persistent=False, transaction="t")
     client.send(b"1", duplicate_id="1", transaction="t")
     client.commit()
-    again = world.connect()
-    again.send(b"1", duplicate_id="1")
-    world.settle()
+    world.send(b"1", duplicate_id="1")
     assert client.codes == ["TRANSACTION_ROLLED_BACK"]  # the other may still fail: run it again
     assert world.stored() == [b"1"]
 
@@ -263,7 +251,5 @@ def test_a_selector_sees_the_id_that_the_producer_gave(world: World, crash: bool
     world.settle()
     if crash:
         world.crash_and_recover()
-    client = world.connect(user="bob")
-    client.subscribe(selector="_AMQ_DUPL_ID = 'd-2'")
-    world.settle()
+    client = world.consumer(selector="_AMQ_DUPL_ID = 'd-2'", user="bob")
     assert client.bodies == [b"2"]

@@ -26,25 +26,20 @@ TOPIC = "topic://t"
 def subscriber(
     world: World, client_id: str = "c", name: str = "s", topic: str = TOPIC, user: str = "", **fields: Any
 ) -> Client:
-    client = world.connect(client_id, user=user)
-    client.subscribe(topic, id="d", subscription_name=name, **{"prefetch": 1000, **fields})
-    world.settle()
-    return client
+    return world.consumer(
+        topic, id="d", subscription_name=name, **{"prefetch": 1000, **fields}, client_id=client_id, user=user
+    )
 
 
 def send(world: World, body: bytes, topic: str = TOPIC, **fields: Any) -> Client:
-    client = world.connect()
-    client.send(body, topic, **fields)
-    world.settle()
-    return client
+    return world.send(body, queue=topic, **fields)
 
 
 def leave(world: World, client: Client, ack: bool = True) -> None:
     for delivery in client.deliveries if ack else ():
         client.ack(delivery.body)
     world.settle()
-    client.lose()
-    world.settle()
+    world.lose(client)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +68,7 @@ def test_one_that_ends_while_a_transaction_is_prepared_leaves_nothing(world: Wor
     if crash:
         world.crash_and_recover()
     world.connect().do(Finish("x", False))
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.broker.state.stored == 0
 
 
@@ -120,9 +114,7 @@ def test_what_is_resent_is_confirmed_with_what_was_sent_first(world: World) -> N
 def test_what_was_sent_before_it_began_comes_when_it_is_sent_again(world: World) -> None:
     """Behind newer ones of its producer, whose first connection died in between (simulation, seed 81000419)."""
     leave(world, subscriber(world, "old"))
-    producer = world.connect()
-    producer.send(b"1", TOPIC, duplicate_id="1")
-    world.settle()
+    producer = world.send(b"1", queue=TOPIC, duplicate_id="1")
     leave(world, subscriber(world, "new"))
     producer.send(b"2", TOPIC, duplicate_id="2")
     world.settle()
@@ -184,8 +176,7 @@ def test_what_is_not_persistent_waits_in_memory(world: World) -> None:
     send(world, b"2")
     client = subscriber(world)
     assert client.bodies == [b"1", b"2"]
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     world.crash_and_recover()
     assert subscriber(world).bodies == [b"2"]
@@ -220,8 +211,7 @@ def test_one_that_ends_while_a_transaction_holds_its_messages(world: World, comm
     (client.commit if commits else client.abort)("t")
     world.settle()
     assert not client.errors
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     for _ in range(2):
         assert not world.broker.state.subscriptions
@@ -306,8 +296,7 @@ def test_in_a_transaction_and_sent_again(world: World) -> None:
         producer.send(b"x", TOPIC, transaction="t", duplicate_id="1")
         producer.send(b"q", "a", transaction="t")
         end()
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
     send(world, b"x", duplicate_id="1")
     world.crash_and_recover()
     send(world, b"x", duplicate_id="1")
@@ -319,8 +308,7 @@ def test_dead_letters_are_of_the_topic(make_world: Callable[..., World]) -> None
     world = make_world(maximum_redeliveries=0)
     send_to = subscriber(world)
     send(world, b"x")
-    send_to.lose()
-    world.settle()
+    world.lose(send_to)
     assert world.stored("DLQ.t") == [b"x"]
     world.check_at_rest()
 
@@ -349,9 +337,7 @@ def test_nobody_addresses_its_queue(world: World) -> None:
     assert wire_to_full(name, "1.", strict=False).startswith("queue://"), "no name that a client writes is one of these"
     with pytest.raises(ProtocolError):
         wire_to_full(name, "1.")
-    client = world.connect()
-    client.subscribe(name)
-    world.settle()
+    client = world.consumer(name)
     assert client.codes == ["DESTINATION_REFUSED"]
     client = world.connect()
     client.subscribe("queue://>", id="all")
@@ -567,8 +553,7 @@ def walk(world: World, done: list[tuple[str, int, int]]) -> None:
                     waiting.remove(delivery.body)
         world.settle()
         assert not client.codes
-        client.lose()
-        world.settle()
+        world.lose(client)
         world.check()
     world.check_at_rest()
     world.crash_and_recover()

@@ -152,12 +152,9 @@ def test_epochs_outlive_their_segments_and_are_no_batches(make_world: MakeWorld)
         world.settle()
     assert first not in world.segments()
     world.crash_and_recover()
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert codes(ask(world, epoch=old)) == ["CURSOR_TAKEN"]
     assert lease(world, epoch=epoch)[0] == number, "leases are not rolled back as those of a batch are"
     assert commit_batch(world, 1 << 62, owner="lease:,c,queue://a").codes == ["XID_INVALID"]
-    browser = world.connect()
-    browser.subscribe(PREPARED_NAME, ACK_AUTO, browser=True)
-    world.settle()
+    browser = world.consumer(PREPARED_NAME, ACK_AUTO, browser=True)
     assert len(browser.deliveries) == 1

@@ -42,12 +42,9 @@ def life(world: World) -> str:
     client.unsubscribe("s")
     client.send(b"late", "a", expires_ms=world.clock.wall_ms() + 1000)
     world.settle()
-    world.clock.advance(2.0)
+    world.sweep(2.0)
     world.broker.sweep()
-    world.settle()
-    world.broker.sweep()
-    client.lose()
-    world.settle()
+    world.lose(client)
     return client.number
 
 
@@ -112,8 +109,7 @@ def test_those_that_come_and_go_leave_nothing(make_world: Callable[..., World]) 
         client = world.connect()
         client.subscribe("topic://ActiveMQ.Advisory.>", ACK_AUTO, id="1")
         client.subscribe("topic://ActiveMQ.Advisory.Connection", ACK_AUTO, id="2")
-        client.lose()
-        world.settle()
+        world.lose(client)
     assert not world.broker.events.heard
     assert not world.broker.advisories.heard
 

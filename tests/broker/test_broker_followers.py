@@ -109,9 +109,7 @@ def checkpointed_inside(make_world: Callable[..., World]) -> tuple[World, str]:
 
 def trim(world: World, path: str) -> None:
     """Acknowledge until the broker deletes that segment. Other messages stay."""
-    client = world.connect()
-    client.subscribe(prefetch=1000)
-    world.settle()
+    client = world.consumer(prefetch=1000)
     for delivery in list(client.deliveries):
         client.ack(delivery.body)
     for number in range(20):

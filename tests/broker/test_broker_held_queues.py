@@ -47,8 +47,7 @@ def consume(world: World, *clients: Client) -> None:
             for delivery in client.deliveries[acknowledged[client] :]:
                 client.do(Ack(delivery.seq, delivery.subscription))
             acknowledged[client] = len(client.deliveries)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 # -- nobody sees a part of it ------------------------------------------------------------------------------------------
@@ -62,9 +61,7 @@ def test_a_browse_shows_nothing_of_it(make_world: MakeWorld, destination: str, m
     world.connect().send(b"other", "a")
     world.settle()
     hold(world)
-    client = world.connect()
-    client.subscribe(destination, browser=True, id="b")
-    world.settle()
+    client = world.consumer(destination, browser=True, id="b")
     assert client.browsed_ids == ["b"]
     assert [body for body in client.bodies if body != b"other"] == []
     world.check_at_rest()
@@ -122,9 +119,7 @@ def test_a_queue_that_is_forgotten_meanwhile_is_held_when_it_comes_again(world: 
 def test_who_asks_and_takes_that_back_gets_what_was_there_before(world: World) -> None:
     world.connect().send(b"before", "bulk")
     world.settle()
-    client = world.connect()
-    client.subscribe("bulk", options={"credit": "0"})
-    world.settle()
+    client = world.consumer("bulk", options={"credit": "0"})
     hold(world)
     client.do(Credit("bulk", 1, world.next_receipt()))
     receipt = world.next_receipt()
@@ -135,9 +130,7 @@ def test_who_asks_and_takes_that_back_gets_what_was_there_before(world: World) -
 
 
 def test_who_asks_meanwhile_gets_so_much_of_it(world: World) -> None:
-    client = world.connect()
-    client.subscribe("bulk", options={"credit": "0"})
-    world.settle()
+    client = world.consumer("bulk", options={"credit": "0"})
     hold(world)
     client.do(Credit("bulk", 3, world.next_receipt()))
     world.settle()
@@ -166,9 +159,7 @@ def test_a_consumer_of_many_queues_gets_it_and_others(world: World, prefetch: in
 def test_room_that_comes_meanwhile_is_used(world: World, destination: str, ends: str) -> None:
     world.connect().send(b"before", "bulk")
     world.settle()
-    client = world.connect()
-    client.subscribe(destination, prefetch=1, id="s")
-    world.settle()
+    client = world.consumer(destination, prefetch=1, id="s")
     hold(world)
     [delivery] = client.deliveries
     if ends == "ack":
@@ -210,8 +201,7 @@ def test_the_next_exclusive_consumer_gets_it(world: World) -> None:
         client.subscribe("bulk", options={"exclusive": "true"})
     world.settle()
     hold(world)
-    first.lose()
-    world.settle()
+    world.lose(first)
     assert next_one.bodies == BODIES
     world.check_at_rest()
 
@@ -230,9 +220,7 @@ def test_groups_and_selectors_find_it(world: World, properties: dict[str, str], 
 def test_what_waits_for_its_redelivery_comes_when_that_is_over(make_world: MakeWorld) -> None:
     world = make_world(redelivery_delay_s=1.0)
     world.connect().send(b"before", "bulk")
-    client = world.connect()
-    client.subscribe("bulk", prefetch=1)
-    world.settle()
+    client = world.consumer("bulk", prefetch=1)
     hold(world)
     client.do(Nack(client.deliveries[0].seq, "bulk", requeue=True))
     world.clock.advance(2.0)
@@ -247,11 +235,8 @@ def test_what_expires_meanwhile_leaves(make_world: MakeWorld, expired: str) -> N
     hold(world, expires_ms=world.clock.wall_ms() + 1000)
     world.clock.advance(2.0)
     world.broker.sweep()
-    consumer = world.connect()
-    consumer.subscribe("bulk")
-    world.settle()
-    world.broker.sweep()
-    world.settle()
+    consumer = world.consumer("bulk")
+    world.sweep()
     assert consumer.bodies == world.stored("bulk") == []
     assert world.stored("DLQ.bulk") == (BODIES if expired == "dead-letter" else [])
     world.check_at_rest()

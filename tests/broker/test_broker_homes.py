@@ -320,9 +320,7 @@ def test_a_store_that_had_messages_before_it_was_in_a_cluster_brings_them_home(
     assert world.broker.homes.facts == {"number": 2, "since": 2, "held": []}
     offer(world, moving.settled())
     world.settle()
-    client = world.connect()
-    client.subscribe(THEIRS)
-    world.settle()
+    client = world.consumer(THEIRS)
     assert client.bodies == [b"x"]
 
 

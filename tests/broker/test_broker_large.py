@@ -46,8 +46,7 @@ def test_a_limit_smaller_than_one_message_lets_all_through(world: World) -> None
     assert world.broker.memory.taken_bytes == 5 * MESSAGE_OVERHEAD_BYTES, "what is delivered is in its socket, not here"
     for number in range(5):
         consumer.ack(body(number))
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.broker.memory.taken_bytes == 0
 
 

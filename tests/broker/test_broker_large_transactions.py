@@ -67,8 +67,7 @@ def test_others_are_served_before_it_is_done_and_its_consumers_get_all_of_it_the
     assert receipt in sender.confirmed
     for body in BODIES:
         consumer.ack(body)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 def test_what_comes_meanwhile_stands_behind_it(world: World) -> None:
@@ -84,9 +83,7 @@ def test_what_comes_meanwhile_stands_behind_it(world: World) -> None:
     assert behind in other.confirmed
     assert consumer.bodies == [*BODIES, b"behind"]
     world.crash_and_recover()
-    consumer = world.connect()
-    consumer.subscribe("bulk")
-    world.settle()
+    consumer = world.consumer("bulk")
     assert consumer.bodies == [*BODIES, b"behind"]
 
 
@@ -120,8 +117,7 @@ def test_acknowledgements_take_effect_in_slices(world: World) -> None:
         client.ack(queue.encode(), "t")
     client.commit()
     until_in_effect(world)
-    client.lose()
-    world.settle()
+    world.lose(client)
     assert [world.stored(queue) for queue in queues] == [[]] * 8
     world.check_at_rest()
 
@@ -170,8 +166,7 @@ def test_one_acknowledgement_of_very_many_takes_effect_in_slices(
     assert world.stored("bulk") == []
     assert sum(counts) >= len(BODIES)
     assert max(counts) <= 4
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
 
 
@@ -187,9 +182,7 @@ def test_what_came_back_together_takes_effect_in_slices(world: World, monkeypatc
     world.settle()
     assert max(counts) <= 4
     world.crash_and_recover()
-    again = world.connect()
-    again.subscribe("bulk")
-    world.settle()
+    again = world.consumer("bulk")
     assert [delivery.redelivered for delivery in again.deliveries] == [1] * len(BODIES)
 
 
@@ -268,9 +261,7 @@ def test_an_id_that_is_sent_again_meanwhile_is_stored_once(world: World) -> None
 
 
 def test_no_checkpoint_begins_in_the_middle(world: World) -> None:
-    sender = world.connect()
-    sender.send(b"before", "a")
-    world.settle()
+    sender = world.send(b"before", queue="a")
     assert world.journal.position() is not None
     begin(sender)
     sender.commit()
@@ -360,8 +351,7 @@ def test_what_was_sent_together_takes_effect_one_by_one(world: World, persistent
     world.settle()
     found = [delivery.body for delivery in consumer.deliveries if delivery.subscription == "bulk"]
     assert found == [b"before", *BODIES, b"behind"]
-    consumer.lose()
-    world.settle()
+    world.lose(consumer)
     world.crash_and_recover()
     assert world.stored("bulk") == [b"before", *(BODIES if persistent else []), b"behind"]
     assert world.stored("other") == BODIES

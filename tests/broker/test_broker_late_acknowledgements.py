@@ -38,8 +38,7 @@ def lost(world: World) -> int:
     client = consumer(world)
     sent(world)
     (given,) = client.given
-    client.lose()
-    world.settle()
+    world.lose(client)
     return given.seq
 
 

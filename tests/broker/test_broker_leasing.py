@@ -196,22 +196,17 @@ def test_what_is_not_leased(make_world: MakeWorld) -> None:
     sent(world, b"in memory", persistent=False)
     sent(world, b"over", expires_ms=world.clock.wall_ms() + 1000)
     sent(world, b"held")
-    consumer = world.connect()
-    consumer.subscribe(prefetch=3)
-    world.settle()
+    world.consumer(prefetch=3)
     sent(world, b"soon over", expires_ms=world.clock.wall_ms() + 5000)
     sent(world, b"in memory too", persistent=False)
     sent(world, b"1")
     world.clock.advance(2)
     number, count, _ = lease(world)
     assert (count, read(world, number)) == (2, [b"soon over", b"1"])
-    world.clock.advance(10)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(10)
     assert read(world, number) == [b"soon over", b"1"], "what is leased stays, whatever its time"
     settle(world, commit=False)
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert lease(world)[1] == 1
     assert lease(world, queue="never seen") == (0, 0, 0)
     assert "queue://never seen" not in world.broker.state.queues
@@ -247,9 +242,7 @@ def test_cursors_are_apart(make_world: MakeWorld) -> None:
 
 def test_a_durable_subscription(make_world: MakeWorld) -> None:
     world = make_world()
-    client = world.connect()
-    client.subscribe("topic://t", subscription_name="c", options={"credit": "0"}, id="s")
-    world.settle()
+    client = world.consumer("topic://t", subscription_name="c", options={"credit": "0"}, id="s")
     client.lose()
     sent(world, *BODIES, queue="topic://t")
     number, count, waiting = lease(world, queue="topic://t", messages=4)
@@ -274,9 +267,7 @@ def test_a_durable_subscription(make_world: MakeWorld) -> None:
 def test_a_durable_subscription_to_another_topic(make_world: MakeWorld) -> None:
     """What waits for it was leased, and acknowledged, as if it had been sent to the topic that was named."""
     world = make_world()
-    client = world.connect()
-    client.subscribe("topic://t", subscription_name="c", options={"credit": "0"}, id="s")
-    world.settle()
+    client = world.consumer("topic://t", subscription_name="c", options={"credit": "0"}, id="s")
     sent(world, *BODIES, queue="topic://t")
     number, _, _ = lease(world, queue="topic://t", messages=4)
     for asked in (
@@ -290,9 +281,7 @@ def test_a_durable_subscription_to_another_topic(make_world: MakeWorld) -> None:
     client.do(SettleLeases(("topic://other",), "c", number, True, "r"))
     world.settle()
     assert client.codes == ["SUBSCRIPTION_DIFFERS"]
-    client = world.connect()
-    client.subscribe("topic://other", ACK_AUTO, subscription_name="c", browser=True, id="b")
-    world.settle()
+    client = world.consumer("topic://other", ACK_AUTO, subscription_name="c", browser=True, id="b")
     assert (client.codes, client.bodies) == (["SUBSCRIPTION_DIFFERS"], [])
     assert lease(world, queue="topic://t", after=number)[1] == len(BODIES) - 4
 
@@ -339,15 +328,11 @@ def test_as_any_prepared_transaction(make_world: MakeWorld) -> None:
     sent(world, *BODIES)
     number = lease(world, messages=2, timeout_ms=5000)[0]
     second = lease(world, number, 2)[0]
-    client = world.connect()
-    client.subscribe(PREPARED_NAME, ACK_AUTO, browser=True)
-    world.settle()
+    client = world.consumer(PREPARED_NAME, ACK_AUTO, browser=True)
     facts = json.loads(client.bodies[0])
     assert (facts["xid"], facts["acks"]) == (f"lease:c:{number}", {"/queue/a": 2})
     assert finish(world, f"lease:c:{second}", commit=True).errors == []
-    world.clock.advance(6)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(6)
     assert drain(world)[:3] == [(b"0", 1), (b"1", 1), (b"4", 0)]
     for command in (
         Prepare("t", "lease:c:1", receipt="r"),
@@ -381,9 +366,7 @@ def test_refused(make_world: MakeWorld, fields: dict[str, Any], code: str) -> No
 
 def test_refused_queues(make_world: MakeWorld) -> None:
     world = make_world()
-    consumer = world.connect()
-    consumer.subscribe(options={"exclusive": "true"})
-    world.settle()
+    world.consumer(options={"exclusive": "true"})
     client = ask(world)
     world.settle()
     assert client.codes == ["QUEUE_IN_USE"]
@@ -443,20 +426,15 @@ def test_walk(make_world: MakeWorld, seed: int) -> None:
         elif step == "crash":
             world.crash_and_recover()
         else:
-            consumer = world.connect()
-            consumer.subscribe(prefetch=3)
-            world.settle()
+            consumer = world.consumer(prefetch=3)
             for body in consumer.bodies[:2]:
                 consumer.ack(body)
                 done.append(body)
             world.settle()
             consumer.lose()
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
     settle(world, commit=False)
-    consumer = world.connect()
-    consumer.subscribe(ack=ACK_AUTO)
-    world.settle()
+    consumer = world.consumer(ack=ACK_AUTO)
     done += consumer.bodies
     assert sorted(done) == sorted(b"%d" % number for number in range(sends))
 

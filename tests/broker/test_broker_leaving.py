@@ -141,9 +141,7 @@ def test_a_durable_subscription_to_a_pattern_comes(make_cluster: Callable[..., C
 def pattern(cluster: Cluster) -> None:
     s1, s2 = cluster.worlds.values()
     for world in (s1, s2):
-        client = world.connect("c")
-        client.subscribe("topic://>", subscription_name="d", id="d")
-        world.settle()
+        client = world.consumer("topic://>", subscription_name="d", id="d", client_id="c")
         client.disconnect()
     send(s1, [b"ours"], f"topic://{OURS}")
     send(s2, [b"theirs"], f"topic://{names_of('s2')[0]}")
@@ -151,9 +149,7 @@ def pattern(cluster: Cluster) -> None:
     cluster.finish()
     check_removed(cluster)
     assert not s1.broker.state.subscriptions
-    client = s2.connect("c")
-    client.subscribe("topic://>", subscription_name="d", id="d", ack="auto")
-    s2.settle()
+    client = s2.consumer("topic://>", subscription_name="d", id="d", ack="auto", client_id="c")
     assert sorted(client.bodies) == [b"ours", b"theirs"]
 
 

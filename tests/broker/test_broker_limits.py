@@ -15,7 +15,7 @@ from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.protocols.commands import Send
-from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.notation import Ack
 from tests.broker.world import Client, World
 
@@ -39,13 +39,6 @@ def send_many(client: Client, count: int, queue: str = "a", transaction: str = "
         )
     )
     return receipts
-
-
-def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch)
-    world.settle()
-    return client
 
 
 def ack_all(client: Client, done: int = 0) -> int:
@@ -89,7 +82,7 @@ def test_a_producer_waits_for_its_queue_and_goes_on_in_order(make_world: MakeWor
     assert send_many(other, 5, "b", persistent=persistent)  # only who sends to that queue waits
     world.settle()
     assert len(other.confirmed) == 5
-    slow = consumer(world, prefetch=1)
+    slow = world.consumer(prefetch=1)
     done = 0
     while done < 40:
         done = ack_all(slow, done)
@@ -118,7 +111,7 @@ def test_all_who_wait_get_their_turn(make_world: MakeWorld) -> None:
     for producer in producers:
         send_many(producer, 10)
     world.settle()
-    slow = consumer(world, prefetch=1)
+    slow = world.consumer(prefetch=1)
     done = 0
     while done < 40:
         done = ack_all(slow, done)
@@ -133,14 +126,14 @@ def test_who_leaves_takes_what_waits_with_it(make_world: MakeWorld) -> None:
     world.settle()
     producer.lose()
     assert not world.broker.limits.waiting
-    consumer(world, ack=ACK_AUTO)
+    world.consumer(ack=ACK_AUTO)
     assert world.stored() == []
     world.check_at_rest()
 
 
 def test_who_consumes_what_it_sends_does_not_wait_for_itself(make_world: MakeWorld) -> None:
     world = limited(make_world, "block")
-    both = consumer(world, prefetch=3)
+    both = world.consumer(prefetch=3)
     receipts = send_many(both, 30)
     world.settle()
     done = 0
@@ -153,7 +146,7 @@ def test_who_consumes_what_it_sends_does_not_wait_for_itself(make_world: MakeWor
 def test_who_is_read_on_for_its_acknowledgements_may_not_send_without_end(make_world: MakeWorld) -> None:
     world = limited(make_world, "block")
     send_many(world.connect(), 20)
-    client = consumer(world, prefetch=1)
+    client = world.consumer(prefetch=1)
     world.settle()
     for _ in range(STALLED_BYTES_MAX // (1 << 20) + 1):
         client.do(Send(Message("queue://a", bytes(1 << 20)), "r"))
@@ -166,7 +159,7 @@ def test_a_commit_waits_and_then_takes_effect_whole(make_world: MakeWorld) -> No
     send_many(world.connect(), 20)
     world.settle()
     before = len(world.stored())
-    client = consumer(world, "b")
+    client = world.consumer("b")
     client.begin()
     sent = [*send_many(client, 3, "c", "t"), *send_many(client, 3, "a", "t")]
     commit = client.commit()
@@ -175,7 +168,7 @@ def test_a_commit_waits_and_then_takes_effect_whole(make_world: MakeWorld) -> No
     assert commit not in client.confirmed
     assert world.stored("c") == []
     assert len(world.stored()) == before
-    consumer(world, ack=ACK_AUTO)
+    world.consumer(ack=ACK_AUTO)
     assert commit in client.confirmed
     assert len(world.stored("c")) == 3
     world.check_at_rest()
@@ -185,7 +178,7 @@ def test_a_commit_that_makes_the_room_it_needs_does_not_wait_for_itself(make_wor
     """The only consumer takes from the full queue and puts back into it, in one transaction."""
     world = limited(make_world, "block")
     send_many(world.connect(), FITS)
-    client = consumer(world)
+    client = world.consumer()
     client.begin()
     for delivery in list(client.deliveries):
         client.do(Ack(delivery.seq, delivery.subscription, "", "t"))
@@ -212,7 +205,7 @@ def test_a_message_larger_than_the_limit_has_room_in_an_empty_queue(make_world: 
     world = limited(make_world, "block")
     producer = world.connect()
     producer.do(*(Send(Message("queue://a", bytes(3 * LIMIT_BYTES)), "r") for _ in range(3)))
-    slow = consumer(world, prefetch=1)
+    slow = world.consumer(prefetch=1)
     done = 0
     while done < 3:
         done = ack_all(slow, done)
@@ -230,7 +223,7 @@ def test_the_limit_holds_after_a_takeover(make_world: MakeWorld) -> None:
     receipts = send_many(producer, 1)
     world.settle()
     assert producer.confirmed == []
-    consumer(world, ack=ACK_AUTO)
+    world.consumer(ack=ACK_AUTO)
     assert producer.confirmed == receipts
 
 
@@ -244,7 +237,7 @@ def test_a_send_is_refused_with_queue_limit_and_policy(make_world: MakeWorld) ->
     world.settle()
     assert producer.errors == [("QUEUE_FULL", receipts[FITS])]
     assert len(world.stored()) == FITS
-    slow = consumer(world, prefetch=1)
+    slow = world.consumer(prefetch=1)
     ack_all(slow, ack_all(slow))
     later = world.connect()
     receipts = send_many(later, 1)
@@ -256,7 +249,7 @@ def test_a_commit_is_rolled_back_and_can_be_tried_again(make_world: MakeWorld) -
     world = limited(make_world, "fail")
     send_many(world.connect(), FITS - 1)
     send_many(world.connect(), 1, "b")
-    client = consumer(world, "b")
+    client = world.consumer("b")
     client.begin()
     client.ack(b"000" + BODY[3:], "t")
     send_many(client, 1, "a", "t")
@@ -284,11 +277,11 @@ def test_the_oldest_go_to_the_dead_letter_queue(make_world: MakeWorld, persisten
     stays, went = len(world.stored()), len(world.stored("DLQ.a"))
     assert stays + went == 50
     assert LIMIT_BYTES - 2000 < queue_of(world).stored_bytes <= LIMIT_BYTES
-    letters = consumer(world, "DLQ.a", ACK_AUTO)
+    letters = world.consumer("DLQ.a", ACK_AUTO)
     assert {d.message.properties["dead-letter-reason"] for d in letters.deliveries} == {DROPPED}  # type: ignore[index]
     ordered = [number for _ in range(10) for number in range(5)]
     assert numbers(letters.bodies) == ordered[:went]
-    assert numbers(consumer(world, ack=ACK_AUTO).bodies) == ordered[went:]
+    assert numbers(world.consumer(ack=ACK_AUTO).bodies) == ordered[went:]
     world.broker.sweep()
     assert events == [("queue://a", True), ("queue://a", False)]
     world.check_at_rest()
@@ -317,7 +310,7 @@ def test_what_waits_on_disk_is_dropped_too(make_world: MakeWorld) -> None:
 
 def test_what_consumers_hold_is_not_dropped(make_world: MakeWorld) -> None:
     world = limited(make_world, "drop-oldest")
-    holder = consumer(world, prefetch=5)
+    holder = world.consumer(prefetch=5)
     send_many(world.connect(), 5)
     world.settle()
     producer = world.connect()
@@ -333,7 +326,7 @@ def test_what_consumers_hold_is_not_dropped(make_world: MakeWorld) -> None:
 
 def test_a_queue_whose_consumers_hold_more_than_the_limit_still_takes_messages(make_world: MakeWorld) -> None:
     world = limited(make_world, "drop-oldest")
-    holder = consumer(world, prefetch=100)
+    holder = world.consumer(prefetch=100)
     producer = world.connect()
     for _ in range(10):
         send_many(producer, 5)
@@ -460,7 +453,7 @@ def test_single_queues_have_their_own_redelivery_limit_and_prefetch(make_world: 
     send_many(world.connect(), 3, "soft")
     world.settle()
     for queue, count in (("hard.a", 1), ("soft", 3)):
-        client = consumer(world, queue)
+        client = world.consumer(queue)
         assert len(client.deliveries) == count
         client.lose()
     world.settle()

@@ -88,9 +88,7 @@ def test_a_full_store_holds_up_what_is_published_for_durable_subscriptions(make_
     assert passes in nobody.confirmed, "what nobody keeps takes no room"
     assert token not in client.confirmed
     assert client.errors == ([("STORE_LIMIT", token)] if policy == "fail" else [])
-    client.lose()
-    filler.lose()
-    world.settle()
+    world.lose(client, filler)
     world.check_at_rest()
 
 
@@ -127,9 +125,7 @@ def test_a_prepare_that_waits_goes_on_when_what_was_committed_is_consumed(make_w
     token = prepare(second, "y")
     finish(world, "x")
     assert token not in second.confirmed, "now it is in the queue itself"
-    consumer = world.connect()
-    consumer.subscribe()
-    world.settle()
+    consumer = world.consumer()
     consumer.ack(bytes(LIMIT))
     world.settle()
     assert token in second.confirmed

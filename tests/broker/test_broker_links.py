@@ -43,8 +43,7 @@ def test_the_same_client_takes_over_from_its_ghost(world: World) -> None:
     assert again.bodies == [b"1", b"2", b"3"]
     for body in again.bodies:
         again.ack(body)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert not world.broker.links.instances.keys() - {again.session.client}
 
 
@@ -200,9 +199,7 @@ def test_a_connection_of_that_id_goes_and_the_others_are_still_there(make_world:
     path = tmp_path / "permissions.toml"
     path.write_text(rules)
     world.broker.permit(Permissions.read(str(path), 1))
-    bob = world.connect(user="bob")
-    bob.subscribe("a")
-    world.settle()
+    bob = world.consumer("a", user="bob")
     exclusive(world, bob.session.id, "eve").close()
     assert bob.session in world.broker.connections
     path.write_text(rules.replace('"bob"]\nwrite', '"x"]\nwrite'))

@@ -13,18 +13,11 @@ from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory
 from amq.broker.sessions.session import STALLED_BYTES_MAX
 from amq.core.message import Message, Sharing
 from amq.protocols.commands import Begin, Commit, Disconnect, Send
-from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.notation import Ack, Nack
 from tests.broker.world import Client, World
 
 LIMIT_BYTES = 10 * (1000 + MESSAGE_OVERHEAD_BYTES)  # ten messages of 1000 bytes
-
-
-def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch)
-    world.settle()
-    return client
 
 
 def send_many(client: Client, count: int, queue: str = "a", transaction: str = "") -> list[str]:
@@ -51,7 +44,7 @@ def test_a_producer_is_stopped_at_the_limit_and_resumed_in_order(small: World) -
     assert producer.confirmed == receipts[:10]
     assert not producer.reading
     assert world.broker.memory.taken_bytes == LIMIT_BYTES
-    client = consumer(world, prefetch=5)
+    client = world.consumer(prefetch=5)
     while len(client.deliveries) < 25:
         before = len(client.deliveries)
         client.do(*(Ack(delivery.seq, "a") for delivery in client.deliveries[before - 5 :]))
@@ -68,7 +61,7 @@ def test_producers_wait_until_a_tenth_is_free(small: World) -> None:
     producer = small.connect()
     receipts = send_many(producer, 11)
     small.settle()
-    client = consumer(small)
+    client = small.consumer()
     client.do(Ack(client.deliveries[0].seq, "a"))
     small.settle()
     assert producer.confirmed == receipts[:10]  # nine tenths are still in use
@@ -81,7 +74,7 @@ def test_acknowledgements_pass_sends_that_wait(small: World) -> None:
     world = small
     send_many(world.connect(), 10)
     world.settle()
-    client = consumer(world, prefetch=3)
+    client = world.consumer(prefetch=3)
     first, second, third = client.deliveries
     client.do(Send(Message("queue://b", b"x"), "send"), Ack(first.seq, "a", "ack"), Nack(second.seq, "a", "nack"))
     assert client.reading
@@ -96,7 +89,7 @@ def test_acknowledgements_pass_sends_that_wait(small: World) -> None:
 
 def test_who_consumes_what_it_sends_does_not_block_itself(small: World) -> None:
     """All its sends come in one read, before the first of them is delivered: its acknowledgements must be read on."""
-    client = consumer(small)
+    client = small.consumer()
     receipts = send_many(client, 25)
     small.settle()
     acknowledged = 0
@@ -113,7 +106,7 @@ def test_who_is_read_on_for_its_acknowledgements_may_not_send_without_end(small:
     world = small
     send_many(world.connect(), 10)
     world.settle()
-    client = consumer(world, prefetch=1)
+    client = world.consumer(prefetch=1)
     size = 1 << 20
     for _ in range(STALLED_BYTES_MAX // size + 1):
         client.do(Send(Message("queue://b", bytes(size)), "r"))
@@ -135,7 +128,7 @@ def test_headers_count(make_world: Callable[..., World]) -> None:
     world.settle()
     assert producer.confirmed == receipts[:10]
     assert world.broker.memory.taken_bytes == 10 * size
-    consumer(world, ack=ACK_AUTO)
+    world.consumer(ack=ACK_AUTO)
     world.settle()
     assert producer.confirmed == receipts
     assert world.broker.memory.taken_bytes == 0
@@ -159,7 +152,7 @@ def test_what_waits_behind_a_send_keeps_its_order(small: World) -> None:
     )
     world.settle()
     assert producer.confirmed == []
-    drain = consumer(world, ack=ACK_AUTO)
+    drain = world.consumer(ack=ACK_AUTO)
     assert len(drain.bodies) == 10
     assert sorted(producer.confirmed) == ["1", "2", "3", "4", "5", "6"]
     assert producer.confirmed[-1] == "6"
@@ -171,7 +164,7 @@ def test_a_producer_that_leaves_takes_what_waits_with_it(small: World) -> None:
     send_many(producer, 12)
     small.settle()
     producer.lose()
-    consumer(small, ack=ACK_AUTO)
+    small.consumer(ack=ACK_AUTO)
     small.settle()
     assert small.stored() == []
     assert not small.broker.limits.waiting
@@ -200,7 +193,7 @@ def test_the_limit_is_told_once_and_again_when_it_is_left(small: World) -> None:
         world.settle()
     world.broker.sweep()
     assert told == [MemoryLimitReached(LIMIT_BYTES)]
-    client = consumer(world)
+    client = world.consumer()
     while client.deliveries:
         client.do(*(Ack(delivery.seq, "a") for delivery in client.deliveries))
         client.deliveries.clear()
@@ -227,15 +220,13 @@ def test_memory_is_given_back_by_every_way_out(make_world: Callable[..., World],
         producer.send(body, persistent=persistent)
     producer.send(b"late", "b", persistent=persistent, expires_ms=world.clock.wall_ms() + 1)
     world.settle()
-    client = consumer(world)
+    client = world.consumer()
     client.ack(b"ack")
     client.nack(b"nack")
     client.lose()
-    world.clock.advance(1.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(1.0)
     for queue in ("DLQ.a", "DLQ.b"):
-        assert consumer(world, queue, ACK_AUTO).bodies
+        assert world.consumer(queue, ACK_AUTO).bodies
     world.settle()
     assert world.broker.memory.taken_bytes == 0
     world.check_at_rest()

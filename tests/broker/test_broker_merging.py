@@ -125,9 +125,7 @@ def test_clients_wait_and_are_told_where_to_go(lone: Lone) -> None:
 def clients(lone: Lone) -> None:
     s1 = lone.worlds["s1"]
     send(s1, BODIES, "a")
-    holding = s1.connect()
-    holding.subscribe("a", ack="client", prefetch=5)
-    s1.settle()
+    holding = s1.consumer("a", ack="client", prefetch=5)
     lone.merge()
     s1.settle()
     assert holding.codes == ["MERGING"]
@@ -169,19 +167,13 @@ def test_messages_and_subscriptions_keep_all_that_they_have(lone: Lone) -> None:
     client.disconnect()
     send(s1, BODIES, "topic://t.a")
     send(s1, [b"dead"], s1.config.shared_dead_letter_queue, priority=7, expires_ms=s1.clock.wall_ms() + 10**7)
-    failing = s1.connect()
-    failing.subscribe(s1.config.shared_dead_letter_queue, ack="client")
-    s1.settle()
+    s1.consumer(s1.config.shared_dead_letter_queue, ack="client")
     lone.merge()
     lone.finish()
     assert not s1.broker.state.subscriptions
-    client = s2.connect("c")
-    client.subscribe("topic://t.>", subscription_name="pattern", id="pattern", ack="auto")
-    s2.settle()
+    client = s2.consumer("topic://t.>", subscription_name="pattern", id="pattern", ack="auto", client_id="c")
     assert client.bodies == BODIES
-    dead = s2.connect()
-    dead.subscribe(s2.config.shared_dead_letter_queue, ack="auto")
-    s2.settle()
+    dead = s2.consumer(s2.config.shared_dead_letter_queue, ack="auto")
     (delivery,) = dead.deliveries
     assert (delivery.redelivered, delivery.message.priority) == (1, 7)
     assert delivery.message.expires_ms
@@ -190,9 +182,7 @@ def test_messages_and_subscriptions_keep_all_that_they_have(lone: Lone) -> None:
 def test_a_subscription_that_differs_there_is_waited_for(lone: Lone) -> None:
     s1, s2 = lone.worlds.values()
     for world, selector in ((s1, "a = 1"), (s2, "a = 2")):
-        client = world.connect("c")
-        client.subscribe("topic://t", subscription_name="d", id="d", selector=selector)
-        world.settle()
+        client = world.consumer("topic://t", subscription_name="d", id="d", selector=selector, client_id="c")
         client.disconnect()
     lone.merge()
     lone.settle(10)
@@ -243,9 +233,7 @@ def scheduled(lone: Lone) -> None:
     send(s1, [b"due"], "a", properties={"AMQ_SCHEDULED_DELAY": "1000"})
     lone.merge()
     s1.settle()
-    s1.clock.advance(60)
-    s1.broker.sweep()
-    s1.settle()
+    s1.sweep(60)
     assert s1.stored("a") == [], "nothing falls due where nobody is served"
     lone.finish()
     s2.clock.advance(60)

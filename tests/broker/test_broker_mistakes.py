@@ -75,9 +75,7 @@ def test_a_transaction_that_cannot_be_encoded_is_rolled_back(
 @pytest.mark.parametrize("field", ["content_type", "duplicate_id"])
 @pytest.mark.parametrize("destination", ["b", "queue://b,queue://c", "topic://news"])
 def test_a_message_that_cannot_be_encoded_is_not_stored(world: World, field: str, destination: str) -> None:
-    listener = world.connect("listener")
-    listener.subscribe("topic://news", subscription_name="durable")
-    world.settle()
+    world.consumer("topic://news", subscription_name="durable", client_id="listener")
     client, other = world.connect(), world.connect()
     client.may_meet_mistakes = True
     client.subscribe("b", ACK_INDIVIDUAL)
@@ -114,9 +112,7 @@ def test_headers_of_any_size_are_stored_or_rejected(
         world = World(Path(directory))
         try:
             world.connect().send(b"held")
-            client = world.connect(user="\N{LINEAR B SYLLABLE B008 A}" * NAME_CHARS_MAX)
-            client.subscribe("a")
-            world.settle()
+            client = world.consumer("a", user="\N{LINEAR B SYLLABLE B008 A}" * NAME_CHARS_MAX)
             client.begin()
             client.ack(b"held", "t")
             server = StompCodec(FrameLimits(header_bytes_max=1 << 20, header_block_bytes_max=16 << 20))

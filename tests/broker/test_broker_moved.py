@@ -67,9 +67,7 @@ def test_moved_messages_are_delivered_where_they_stand(make_world: MakeWorld) ->
     append(world, Moved(SENT, REAL, seqs_of(world, SENT)))
     world.check_at_rest()
     world.crash_and_recover()
-    consumer = world.connect()
-    consumer.subscribe()
-    world.settle()
+    consumer = world.consumer()
     assert consumer.bodies == [b"4", b"1", b"2", b"3", b"5"]
     assert {delivery.message.destination for delivery in consumer.deliveries} == {"queue://a"}
     world.check_at_rest()
@@ -84,9 +82,7 @@ def test_hidden_queues_are_seen_by_nobody(make_world: MakeWorld) -> None:
     store(world, b"2", HELD)
     producer.send(b"3", "b")
     world.settle()
-    world.clock.advance(3600)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(3600)
     assert (consumer.bodies, len(seqs_of(world, SENT)), len(seqs_of(world, HELD))) == ([b"3"], 1, 1)
     assert b"1" not in browser.bodies
     assert b"2" not in browser.bodies
@@ -114,9 +110,7 @@ def test_ids_come_along(make_world: MakeWorld) -> None:
     append(world, Moved(SENT, REAL, [seq], [("x", seq)]))
     append(world, Consumed(REAL, ACKED, [seq]))
     for _ in range(2):
-        client = world.connect()
-        client.send(b"again", duplicate_id="x")
-        world.settle()
+        world.send(b"again", duplicate_id="x")
         assert world.stored() == []
         world.crash_and_recover()
 

@@ -107,9 +107,7 @@ def test_a_group_waits_some_seconds_for_its_consumer_and_then_goes_to_another_on
     consumers.clients.clear()
     consumers.come(s2, "b")
     assert {*consumers.owners()} == {group for group, owner in before.items() if owner == "b"}
-    s2.clock.advance(moving.CONSUMERS_S + 1)
-    s2.broker.sweep()
-    s2.settle()
+    s2.sweep(moving.CONSUMERS_S + 1)
     assert {*consumers.owners()} == {*GROUPS}
     assert not s2.broker.state.queues[f"queue://{OURS}"].awaits
 
@@ -156,9 +154,7 @@ def test_after_a_takeover_on_the_way_groups_get_consumers_as_after_any(cluster: 
     arrive(cluster)
     consumers.clients.clear()
     consumers.come(s2)
-    s2.clock.advance(moving.CONSUMERS_S + 1)
-    s2.broker.sweep()
-    s2.settle()
+    s2.sweep(moving.CONSUMERS_S + 1)
     assert {*consumers.owners()} == {*GROUPS}
 
 
@@ -214,8 +210,7 @@ def test_figures_of_a_queue_that_nobody_consumes_end(cluster: Cluster) -> None:
     moved(cluster)
     s2.clock.advance(moving.CONSUMERS_S + 1)
     for _ in range(2):
-        s2.broker.sweep()
-        s2.settle()
+        s2.sweep()
     assert f"queue://{OURS}" not in s2.broker.state.queues
     assert f"queue://{OURS}" not in s1.broker.state.queues
 

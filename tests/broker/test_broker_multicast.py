@@ -28,9 +28,7 @@ def live_bytes(world: World) -> int:
 
 def take(world: World, name: str, count: int) -> Client:
     """A consumer that has acknowledged the `count` oldest of that queue, and holds the rest."""
-    client = world.connect()
-    client.subscribe(name, prefetch=100)
-    world.settle()
+    client = world.consumer(name, prefetch=100)
     for delivery in client.deliveries[:count]:
         client.ack(delivery.body)
     world.settle()
@@ -38,9 +36,7 @@ def take(world: World, name: str, count: int) -> Client:
 
 
 def test_its_body_is_stored_and_counted_once(world: World) -> None:
-    client = world.connect()
-    client.send(BODY, ALL)
-    world.settle()
+    world.send(BODY, queue=ALL)
     assert len(BODY) < live_bytes(world) < len(BODY) + 300
     assert len(BODY) < world.broker.memory.taken_bytes < 2 * len(BODY) + 2000
     world.check_at_rest()
@@ -61,8 +57,7 @@ def test_each_queue_has_its_own_counts_and_ids(make_world: Callable[..., World])
     client.send(b"2", ALL, duplicate_id="2")
     world.settle()
     assert (world.stored("a"), world.stored("c")) == ([b"1", b"2"], [b"1", b"2"])
-    take(world, "a", 0).lose()
-    world.settle()
+    world.lose(take(world, "a", 0))
     assert world.stored("DLQ.a") == [b"1"]
     assert (world.stored("a"), world.stored("b")) == ([b"2"], [b"1", b"2"])
     world.crash_and_recover()
@@ -85,8 +80,7 @@ def test_a_consumer_of_several_of_its_queues(world: World) -> None:
     first, second = client.deliveries
     assert first.seq != second.seq
     client.ack(b"x")
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.stored("a") + world.stored("b") == [b"x"]
     client.lose()
     world.crash_and_recover()
@@ -99,8 +93,7 @@ def test_in_a_transaction_with_others(world: World) -> None:
     for body, name in [(b"1", "a"), (b"2", ALL), (b"3", ALL), (b"4", "b")]:
         client.send(body, name, transaction="t")
     client.commit()
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     world.crash_and_recover()
     assert world.stored("a") == [b"1", b"2", b"3"]
     assert world.stored("b") == [b"2", b"3", b"4"]
@@ -152,13 +145,11 @@ def large_bodies(world: World, persistent: bool) -> None:
         client.subscribe(name)
     world.settle()
     producer.send(body, ALL, persistent=persistent)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     for client in consumers:
         assert client.bodies == [body]
         client.ack(body)
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
     assert world.stored("c") == [body]
     reader = take(world, "c", 1)
     assert reader.bodies == [body]
@@ -261,8 +252,7 @@ def walk(world: World, done: list[tuple[str, int, int]], dice: random.Random) ->
         else:
             world.crash_and_recover()
         world.settle()
-        client.lose()
-        world.settle()
+        world.lose(client)
         world.check()
         assert {name: world.stored(name) for name in "abc"} == kept
     world.check_at_rest()

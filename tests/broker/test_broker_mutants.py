@@ -156,8 +156,7 @@ def back_to_disk(make_world: MakeWorld) -> None:
         for block in snapshot.dump(world.broker.state, lambda: world.journal.segments):
             blocks.append(block)
             if block[0] == ROWS and consumer.connected:
-                consumer.lose()
-                world.settle()
+                world.lose(consumer)
         assert not consumer.connected
         found = State(world.config)
         snapshot.load("a checkpoint", iter(blocks), found)

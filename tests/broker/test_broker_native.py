@@ -16,7 +16,6 @@ from amq.protocols.stomp.delivery import Deliveries
 from amq.protocols.stomp.frame import Frame, FrameReader
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.notation import Ack
-from tests.broker.test_broker_dead_letters import consumer
 from tests.broker.test_broker_scheduling import later
 from tests.broker.world import Client, Delivery, World
 from tests.typed import TINY, facts, reads, tiny
@@ -67,9 +66,7 @@ def test_the_same_protocol_gets_the_very_bytes_and_nothing_is_read(
     if persistent:
         world.crash_and_recover()
         world.check_at_rest()
-    client = world.connect()
-    client.subscribe("a", ACK_INDIVIDUAL, 3)
-    world.settle()
+    client = world.consumer("a", ACK_INDIVIDUAL, 3)
     for number in range(len(sent)):
         assert native_of(client.deliveries[number]) == expected[number]
         client.do(Ack(client.deliveries[number].seq, "a", world.next_receipt()))
@@ -82,17 +79,14 @@ def test_the_same_protocol_gets_the_very_bytes_and_nothing_is_read(
 def test_a_stomp_consumer_with_a_selector_has_it_read_once(world: World) -> None:
     wanted = tiny("queue://a", b"hello", dict(PROPERTIES), correlation_id="c")
     send(world, wanted, tiny("queue://a", b"other", {"n": 1}))
-    client = world.connect()
-    client.subscribe("a", ACK_INDIVIDUAL, selector="n = 7 AND colour = 'red' AND JMSType = 'tiny'")
-    world.settle()
+    client = world.consumer("a", ACK_INDIVIDUAL, selector="n = 7 AND colour = 'red' AND JMSType = 'tiny'")
     assert reads == {"head": 2}, "each was looked at"
     (delivery,) = client.deliveries
     frame = as_stomp(delivery)
     assert (frame.body, frame.headers["n"], frame.headers["correlation-id"]) == (b"hello", "7", "c")
     assert reads == {"head": 2, "content": 1}
     client.do(Ack(delivery.seq, "a", world.next_receipt()))
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 def test_all_subscribers_of_a_topic_share_what_was_read(world: World) -> None:
@@ -100,9 +94,7 @@ def test_all_subscribers_of_a_topic_share_what_was_read(world: World) -> None:
     for number, client in enumerate(clients):
         selector = "n = 7" if number else "n > 6 AND colour LIKE 'r%'"
         client.subscribe("topic://t", ACK_AUTO, selector=selector)
-    durable = world.connect("me")
-    durable.subscribe("topic://t", ACK_INDIVIDUAL, subscription_name="d", selector="n = 7")
-    world.settle()
+    durable = world.consumer("topic://t", ACK_INDIVIDUAL, subscription_name="d", selector="n = 7", client_id="me")
     send(world, tiny("topic://t", b"hello", dict(PROPERTIES)))
     assert [len(client.deliveries) for client in [*clients, durable]] == [1] * 5
     assert reads == {"head": 1}
@@ -125,8 +117,7 @@ def test_composites_and_diverts_keep_the_form(world: World) -> None:
     assert [delivery.message.properties["JMSXGroupID"] for delivery in client.deliveries] == ["g", "g"]  # type: ignore[index]
     for delivery in client.deliveries:
         client.do(Ack(delivery.seq, delivery.subscription, world.next_receipt()))
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.broker.memory.taken_bytes == 0
 
 
@@ -137,17 +128,13 @@ def test_a_dead_letter_keeps_types_content_envelope_and_form(world: World, persi
         "queue://a", values.encode({"a": 1}), {"n": Int32(7)}, content=MAP, persistent=persistent, envelope=envelope
     )
     send(world, typed, tiny("queue://a", b"x", dict(PROPERTIES), persistent=persistent))
-    client = world.connect()
-    client.subscribe("a", ACK_INDIVIDUAL)
-    world.settle()
+    client = world.consumer("a", ACK_INDIVIDUAL)
     for delivery in list(client.deliveries):
         client.nack(delivery.body)
     world.settle()
     if persistent:
         world.crash_and_recover()
-    reader = world.connect()
-    reader.subscribe("DLQ.a", ACK_INDIVIDUAL)
-    world.settle()
+    reader = world.consumer("DLQ.a", ACK_INDIVIDUAL)
     first, second = reader.deliveries
     assert (first.message.envelope, first.message.content, first.body) == (envelope, MAP, values.encode({"a": 1}))
     assert first.message.properties is not None
@@ -210,9 +197,7 @@ def test_a_browser_and_a_transaction_see_the_same(world: World) -> None:
     client.do(Send(message, "", "t"))
     client.commit()
     world.settle()
-    browser = world.connect()
-    browser.subscribe("a", ACK_AUTO, browser=True)
-    world.settle()
+    browser = world.consumer("a", ACK_AUTO, browser=True)
     (shown,) = browser.deliveries
     apart = ("seq", "timestamp_ms")
     assert {name: fact for name, fact in facts(shown.message).items() if name not in apart} == {
@@ -224,7 +209,7 @@ def test_a_browser_and_a_transaction_see_the_same(world: World) -> None:
 
 def test_a_scheduled_message_comes_without_the_times(world: World) -> None:
     """A relay sends what it has received on to the next queue: the copy was delayed again, or came again and again."""
-    client = consumer(world, "b")
+    client = world.consumer("b")
     times: dict[str, Nested] = {
         "AMQ_SCHEDULED_DELAY": 1000,
         "AMQ_SCHEDULED_PERIOD": 1000,

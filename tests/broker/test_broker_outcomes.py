@@ -206,8 +206,7 @@ def test_a_consumer_may_end_before_the_transaction_that_settles_for_it(
     client.ask(Unsubscribe("c"), session=1)
     world.settle()
     client.ask(Commit("t") if commits else Abort("t"), session=1)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert client.failures == []
     if name.startswith("queue://"):
         gone = commits and outcome in (Outcome.ACCEPTED, Outcome.REJECTED)
@@ -230,8 +229,7 @@ def test_of_a_topic(world: World, outcome: Outcome) -> None:
     back = outcome in BACK
     assert client.given[-1][3:] == (b"0", int(outcome is Outcome.FAILED)) if back else (b"2", 0)
     world.check_at_rest()
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
 
 
@@ -307,8 +305,7 @@ def test_a_durable_subscription_may_end_before_the_transaction(
         world.settle()
         client.ask(Commit("t") if commits else Abort("t"), session=1)
         world.settle()
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
         assert client.failures == []
         world.check_at_rest()
         assert world.broker.memory.taken_bytes == 0

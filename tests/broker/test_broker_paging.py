@@ -45,9 +45,7 @@ def fill(world: World, count: int, queue: str = "a", **options: object) -> None:
 
 
 def consume(world: World, count: int, queue: str = "a", prefetch: int = 3) -> list[int]:
-    client = world.connect()
-    client.subscribe(queue, ACK_INDIVIDUAL, prefetch)
-    world.settle()
+    client = world.consumer(queue, ACK_INDIVIDUAL, prefetch)
     acknowledged = 0
     while len(client.deliveries) < count:
         before = len(client.deliveries)
@@ -57,8 +55,7 @@ def consume(world: World, count: int, queue: str = "a", prefetch: int = 3) -> li
         world.settle()
     client.do(*(Ack(delivery.seq, queue) for delivery in client.deliveries[acknowledged:]))
     world.settle()
-    client.lose()
-    world.settle()
+    world.lose(client)
     return numbers(client)[:count]
 
 
@@ -168,8 +165,7 @@ def test_what_expires_on_disk_is_dropped_or_moved(make_world: Callable[..., Worl
     fill(world, 30)
     world.clock.advance(2.0)
     for _ in range(3):
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert world.broker.state.queues["queue://a"].stored == 30
     assert consume(world, 30, "DLQ.a") == list(range(30))
     assert consume(world, 30) == list(range(30))
@@ -186,8 +182,7 @@ def test_a_consumer_that_comes_while_expired_messages_are_read_gets_those_behind
     world.clock.advance(1.5)
     client = world.connect()
     client.subscribe()
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert client.bodies == [b"next"]
     world.check_at_rest()
 

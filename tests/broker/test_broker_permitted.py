@@ -97,8 +97,7 @@ def outcome(world: World, user: str, command: Command, client_id: str = "c") -> 
     client.do(command)
     world.settle()
     codes = client.codes
-    client.lose()
-    world.settle()
+    world.lose(client)
     return codes
 
 

@@ -77,8 +77,7 @@ def prepare(world: World, user: str, xid: str | Xid, *queues: str, timeout_ms: i
         client.send(f"{user} {xid}".encode(), queue, transaction="t", persistent=True)
     client.do(Prepare("t", xid, timeout_ms, receipt="p"))
     world.settle()
-    client.lose()
-    world.settle()
+    world.lose(client)
     return client
 
 
@@ -226,9 +225,7 @@ def test_a_timeout_has_a_maximum(make_world: Callable[..., World], asked: dict[s
     world.clock.advance(due_s - 1)
     world.broker.sweep()
     assert listed(world, "eve") == ["x1"]
-    world.clock.advance(1)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(1)
     assert ask(world, "eve", Finish("x1", True)).codes == ["TRANSACTION_ROLLED_BACK"]
 
 

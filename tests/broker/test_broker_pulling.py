@@ -12,17 +12,7 @@ from tests.broker.world import Client, World
 
 
 def puller(world: World, queue: str = "a", **options: Any) -> Client:
-    client = world.connect()
-    client.subscribe(queue, options={"credit": "0"}, id="a", **options)
-    world.settle()
-    return client
-
-
-def send(world: World, *bodies: bytes, queue: str = "a", **fields: Any) -> None:
-    client = world.connect()
-    for body in bodies:
-        client.send(body, queue, **fields)
-    world.settle()
+    return world.consumer(queue, options={"credit": "0"}, id="a", **options)
 
 
 def ask(client: Client, credit: int = 1) -> str:
@@ -42,7 +32,7 @@ def until_confirmed(client: Client, receipt: str) -> None:
 
 def test_nothing_comes_unasked_and_acknowledging_asks_for_nothing(world: World) -> None:
     client = puller(world)
-    send(world, b"1", b"2", b"3")
+    world.send(b"1", b"2", b"3")
     assert client.bodies == []
     ask(client)
     world.settle()
@@ -64,7 +54,7 @@ def test_what_others_want_does_not_wait_for_it(world: World) -> None:
     ask(client)
     world.settle()
     other.subscribe(prefetch=10)
-    send(world, b"1", b"2", b"3")
+    world.send(b"1", b"2", b"3")
     assert (client.bodies, other.bodies) == ([b"1"], [b"2", b"3"])
     world.check_at_rest()
 
@@ -76,7 +66,7 @@ def test_credit_can_be_taken_back(world: World) -> None:
     receipt = ask(client, 0)
     world.settle()
     assert receipt in client.confirmed
-    send(world, b"1")
+    world.send(b"1")
     assert client.bodies == []
     world.check_at_rest()
 
@@ -87,7 +77,7 @@ def test_asked_and_taken_back_in_one_breath_a_message_comes_if_there_is_one(
     world: World, crash: bool, selector: str
 ) -> None:
     """Also one that must be read from the disk first; and its receipt comes behind it."""
-    send(world, b"1", b"2", properties={"k": "x"})
+    world.send(b"1", b"2", properties={"k": "x"})
     if crash:
         world.crash_and_recover()
     client = puller(world, selector=selector)
@@ -107,14 +97,13 @@ def test_asked_and_taken_back_in_one_breath_a_message_comes_if_there_is_one(
 
 
 def test_a_withdrawal_that_waits_ends_with_its_subscription(world: World) -> None:
-    send(world, b"1")
+    world.send(b"1")
     world.crash_and_recover()
     client = puller(world)
     ask(client)
     ask(client, 0)
     world.turn()
-    client.lose()
-    world.settle()
+    world.lose(client)
     assert world.broker.pulling.withdrawn == []
     assert world.stored() == [b"1"]
     world.check_at_rest()
@@ -122,7 +111,7 @@ def test_a_withdrawal_that_waits_ends_with_its_subscription(world: World) -> Non
 
 def test_of_a_topic(world: World) -> None:
     client = puller(world, "topic://t")
-    send(world, b"1", b"2", queue="topic://t")
+    world.send(b"1", b"2", queue="topic://t")
     assert client.bodies == []
     ask(client)
     world.settle()
@@ -141,9 +130,7 @@ def test_of_a_topic(world: World) -> None:
 )
 def test_where_it_is_not_to_be_had(world: World, fields: dict[str, Any], code: str) -> None:
     fields = {"ack": ACK_INDIVIDUAL, "queue": "queue://a", "options": {"credit": "0"}} | fields
-    client = world.connect()
-    client.subscribe(id="s", **fields)
-    world.settle()
+    client = world.consumer(id="s", **fields)
     assert client.codes == [code]
 
 

@@ -14,7 +14,7 @@ from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack
-from tests.broker.world import Client, World
+from tests.broker.world import World
 from tests.large import large_from
 
 
@@ -27,20 +27,13 @@ def fill(world: World, count: int, queue: str = "a", **fields: object) -> list[b
     return bodies
 
 
-def consumer(world: World, ack: str = ACK_INDIVIDUAL, prefetch: int = 0, queue: str = "a") -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch)
-    world.settle()
-    return client
-
-
 # -- order and sharing -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_first_in_first_out(world: World, persistent: bool) -> None:
     bodies = fill(world, 20, persistent=persistent)
-    assert consumer(world).bodies == bodies
+    assert world.consumer().bodies == bodies
 
 
 def test_order_survives_batches_segments_and_takeover(make_world: Callable[..., World]) -> None:
@@ -48,7 +41,7 @@ def test_order_survives_batches_segments_and_takeover(make_world: Callable[..., 
     bodies = fill(world, 100)
     assert len(world.segments()) > 3
     world.crash_and_recover()
-    assert consumer(world).bodies == bodies
+    assert world.consumer().bodies == bodies
 
 
 def test_order_of_those_that_were_overtaken_on_their_way_to_the_disk(make_world: Callable[..., World]) -> None:
@@ -66,28 +59,28 @@ def test_order_of_those_that_were_overtaken_on_their_way_to_the_disk(make_world:
 
 
 def test_each_message_goes_to_one_consumer_in_turn(world: World) -> None:
-    first, second, third = consumer(world), consumer(world), consumer(world)
+    first, second, third = world.consumer(), world.consumer(), world.consumer()
     fill(world, 6)
     assert (first.bodies, second.bodies, third.bodies) == ([b"0", b"3"], [b"1", b"4"], [b"2", b"5"])
 
 
 def test_a_message_sent_before_the_first_consumer_waits(world: World) -> None:
     bodies = fill(world, 3)
-    assert consumer(world, ACK_AUTO).bodies == bodies
+    assert world.consumer(ack=ACK_AUTO).bodies == bodies
     assert world.stored() == []
 
 
 def test_queues_do_not_mix(world: World) -> None:
     fill(world, 2, "a")
     fill(world, 3, "b")
-    assert len(consumer(world, queue="b").bodies) == 3
+    assert len(world.consumer(queue="b").bodies) == 3
     assert world.stored("a") == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("ack", [ACK_CLIENT, ACK_INDIVIDUAL])
 def test_prefetch_bounds_what_is_outstanding(world: World, ack: str) -> None:
     fill(world, 10)
-    client = consumer(world, ack, prefetch=3)
+    client = world.consumer(ack=ack, prefetch=3)
     assert client.bodies == [b"0", b"1", b"2"]
     client.ack(b"1")
     world.settle()
@@ -95,7 +88,7 @@ def test_prefetch_bounds_what_is_outstanding(world: World, ack: str) -> None:
 
 
 def test_prefetch_of_one_shares_work_evenly(world: World) -> None:
-    slow, fast = consumer(world, prefetch=1), consumer(world, prefetch=1)
+    slow, fast = world.consumer(prefetch=1), world.consumer(prefetch=1)
     fill(world, 10)
     assert (slow.bodies, fast.bodies) == ([b"0"], [b"1"])
     for number in range(1, 9):
@@ -108,11 +101,11 @@ def test_prefetch_of_one_shares_work_evenly(world: World) -> None:
 def test_default_prefetch_is_configured(make_world: Callable[..., World]) -> None:
     world = make_world(prefetch_size=2)
     fill(world, 5)
-    assert len(consumer(world).bodies) == 2
+    assert len(world.consumer().bodies) == 2
 
 
 def test_auto_consumer_has_no_prefetch_limit_but_its_socket(world: World) -> None:
-    client = consumer(world, ACK_AUTO, prefetch=1)
+    client = world.consumer(ack=ACK_AUTO, prefetch=1)
     client.session.set_writable(False)
     bodies = fill(world, 5)
     assert client.bodies == []
@@ -122,7 +115,7 @@ def test_auto_consumer_has_no_prefetch_limit_but_its_socket(world: World) -> Non
 
 
 def test_a_slow_consumer_gets_nothing_and_the_others_go_on(world: World) -> None:
-    slow, fast = consumer(world), consumer(world)
+    slow, fast = world.consumer(), world.consumer()
     slow.session.set_writable(False)
     bodies = fill(world, 4)
     assert fast.bodies == bodies
@@ -135,7 +128,7 @@ def test_a_slow_consumer_gets_nothing_and_the_others_go_on(world: World) -> None
 
 def test_a_consumer_that_becomes_slow_while_it_is_served_gets_no_more(world: World) -> None:
     """Of large messages, which are given to it one by one; of small ones it gets the run that was begun."""
-    client = consumer(world)
+    client = world.consumer()
 
     def full_at_two(*_: object) -> None:
         delivered.append(1)
@@ -160,7 +153,7 @@ def test_a_consumer_that_becomes_slow_while_it_is_served_gets_no_more(world: Wor
 
 
 def test_a_slow_consumer_gets_no_more_than_the_run_that_was_begun(world: World) -> None:
-    client = consumer(world, prefetch=10 * RUN_MESSAGES_MAX)
+    client = world.consumer(prefetch=10 * RUN_MESSAGES_MAX)
     world.on_deliver = lambda *_: client.session.set_writable(False)
     bodies = fill(world, 3 * RUN_MESSAGES_MAX)
     assert 0 < len(client.bodies) <= RUN_MESSAGES_MAX
@@ -234,7 +227,7 @@ def test_two_subscriptions_of_one_connection_compete(world: World) -> None:
 @pytest.mark.parametrize("persistent", [True, False])
 def test_individual_acknowledgement_is_of_that_message_alone(world: World, persistent: bool) -> None:
     fill(world, 4, persistent=persistent)
-    client = consumer(world)
+    client = world.consumer()
     receipt = client.ack(b"2")
     world.settle()
     assert receipt in client.confirmed
@@ -244,7 +237,7 @@ def test_individual_acknowledgement_is_of_that_message_alone(world: World, persi
 
 def test_client_acknowledgement_is_cumulative(world: World) -> None:
     fill(world, 5)
-    client = consumer(world, ACK_CLIENT)
+    client = world.consumer(ack=ACK_CLIENT)
     client.ack(b"2")
     world.settle()
     assert world.stored() == [b"3", b"4"]
@@ -255,7 +248,7 @@ def test_client_acknowledgement_is_cumulative(world: World) -> None:
 
 
 def test_cumulative_acknowledgement_covers_its_own_subscription_only(world: World) -> None:
-    first, second = consumer(world, ACK_CLIENT), consumer(world, ACK_CLIENT)
+    first, second = world.consumer(ack=ACK_CLIENT), world.consumer(ack=ACK_CLIENT)
     fill(world, 4)
     second.ack(b"3")
     world.settle()
@@ -265,12 +258,11 @@ def test_cumulative_acknowledgement_covers_its_own_subscription_only(world: Worl
 
 def test_cumulative_acknowledgement_follows_the_order_of_delivery(world: World) -> None:
     """Not that of sequence numbers: a message that came back is older than what was delivered before it."""
-    first, second = consumer(world, ACK_CLIENT, prefetch=1), consumer(world, ACK_CLIENT, prefetch=2)
+    first, second = world.consumer(ack=ACK_CLIENT, prefetch=1), world.consumer(ack=ACK_CLIENT, prefetch=2)
     fill(world, 3)
     assert (first.bodies, second.bodies) == ([b"0"], [b"1", b"2"])
     second.ack(b"1")
-    first.lose()
-    world.settle()
+    world.lose(first)
     assert second.bodies == [b"1", b"2", b"0"]
     second.ack(b"2")
     world.settle()
@@ -279,11 +271,10 @@ def test_cumulative_acknowledgement_follows_the_order_of_delivery(world: World) 
 
 def test_auto_acknowledges_by_delivering(world: World) -> None:
     fill(world, 3)
-    client = consumer(world, ACK_AUTO)
-    client.lose()
-    world.settle()
+    client = world.consumer(ack=ACK_AUTO)
+    world.lose(client)
     assert world.stored() == []
-    assert consumer(world).bodies == []
+    assert world.consumer().bodies == []
     world.check_at_rest()
 
 
@@ -292,7 +283,7 @@ def test_auto_acknowledges_by_delivering(world: World) -> None:
 )
 def test_acknowledging_what_one_does_not_hold_is_an_error(world: World, misdeed: str) -> None:
     fill(world, 2)
-    client = consumer(world, ACK_AUTO if misdeed == "auto" else ACK_INDIVIDUAL)
+    client = world.consumer(ack=ACK_AUTO if misdeed == "auto" else ACK_INDIVIDUAL)
     if misdeed == "twice":
         client.ack(b"0")
         client.ack(b"0")
@@ -301,7 +292,7 @@ def test_acknowledging_what_one_does_not_hold_is_an_error(world: World, misdeed:
     elif misdeed == "no subscription":
         client.do(Ack(client.delivery(b"0").seq, "b", "r"))
     elif misdeed == "of another connection":
-        other = consumer(world)
+        other = world.consumer()
         other.do(Ack(client.delivery(b"0").seq, "a", "r"))
         client = other
     else:
@@ -332,7 +323,7 @@ def test_an_acknowledgement_without_subscription_finds_the_one_that_holds_the_me
 
 def test_acknowledgement_is_confirmed_when_it_is_durable_and_not_before(world: World) -> None:
     fill(world, 1)
-    client = consumer(world)
+    client = world.consumer()
     receipt = client.ack(b"0")
     world.turn()
     assert receipt not in client.confirmed
@@ -347,7 +338,7 @@ def test_acknowledgement_is_confirmed_when_it_is_durable_and_not_before(world: W
 
 def test_acknowledgement_that_nobody_asked_about_is_stored_in_the_end(world: World) -> None:
     fill(world, 2)
-    client = consumer(world)
+    client = world.consumer()
     client.ack(b"0", receipt=False)
     world.turn()
     assert not world.runner.jobs  # it waits for company
@@ -362,50 +353,48 @@ def test_acknowledgement_that_nobody_asked_about_is_stored_in_the_end(world: Wor
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("how", ["lose", "unsubscribe", "disconnect"])
 def test_what_a_consumer_leaves_takes_its_old_place(world: World, how: str, persistent: bool) -> None:
-    first = consumer(world, prefetch=4)
+    first = world.consumer(prefetch=4)
     bodies = fill(world, 8, persistent=persistent)
     first.ack(b"1")
     getattr(first, how)()
     world.settle()
-    second = consumer(world)
+    second = world.consumer()
     assert second.bodies == [body for body in bodies if body != b"1"]
     assert [delivery.redelivered for delivery in second.deliveries] == [1, 1, 1, 0, 0, 0, 0]
     world.check()
 
 
 def test_returned_messages_of_several_consumers_interleave_by_age(world: World) -> None:
-    clients = [consumer(world, prefetch=3) for _ in range(3)]
+    clients = [world.consumer(prefetch=3) for _ in range(3)]
     bodies = fill(world, 12)
     for client in (clients[1], clients[0], clients[2]):
         client.lose()
     world.settle()
-    assert consumer(world).bodies == bodies
+    assert world.consumer().bodies == bodies
 
 
 def test_the_count_of_redeliveries_grows_and_survives_a_takeover(world: World) -> None:
     fill(world, 1)
     for before in range(3):
-        client = consumer(world)
+        client = world.consumer()
         assert client.deliveries[0].redelivered == before
-        client.lose()
-        world.settle()
+        world.lose(client)
     world.check_at_rest()
     world.crash_and_recover()
-    assert consumer(world).deliveries[0].redelivered == 3
+    assert world.consumer().deliveries[0].redelivered == 3
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_an_auto_consumer_is_told_of_redeliveries_too(world: World, persistent: bool) -> None:
     fill(world, 1, persistent=persistent)
-    consumer(world).lose()
-    world.settle()
-    assert consumer(world, ACK_AUTO).deliveries[0].redelivered == 1
+    world.lose(world.consumer())
+    assert world.consumer(ack=ACK_AUTO).deliveries[0].redelivered == 1
 
 
 def test_counts_that_overtake_their_own_records_are_not_turned_back(world: World) -> None:
     """The record of an earlier return commits after a later return was counted."""
     fill(world, 1)
-    consumer(world).lose()
+    world.consumer().lose()
     world.turn()  # the first return is on its way to the disk
     for _ in range(2):
         client = world.connect()
@@ -418,18 +407,17 @@ def test_counts_that_overtake_their_own_records_are_not_turned_back(world: World
     late.subscribe()
     world.turn()
     assert late.deliveries[0].redelivered == 3
-    late.lose()
-    world.settle()
-    assert consumer(world).deliveries[0].redelivered == 4
+    world.lose(late)
+    assert world.consumer().deliveries[0].redelivered == 4
     world.check()
 
 
 def test_a_takeover_alone_is_no_redelivery(world: World) -> None:
     """Nobody can say what became of it: the flag is not set, as docs/messaging.md says."""
     fill(world, 1)
-    consumer(world)
+    world.consumer()
     world.crash_and_recover()
-    assert consumer(world).deliveries[0].redelivered == 0
+    assert world.consumer().deliveries[0].redelivered == 0
 
 
 # -- priorities --------------------------------------------------------------------------------------------------------
@@ -441,17 +429,15 @@ def test_higher_priority_first_and_first_in_first_out_within(world: World) -> No
         producer.send(b"%d%d" % (priority, number), priority=priority)
     world.settle()
     expected = [b"92", b"94", b"40", b"43", b"01", b"05"]
-    assert consumer(world, prefetch=6).bodies == expected
+    assert world.consumer(prefetch=6).bodies == expected
     world.crash_and_recover()
-    assert consumer(world).bodies == expected
+    assert world.consumer().bodies == expected
 
 
 def test_a_late_message_of_high_priority_overtakes_those_that_wait(world: World) -> None:
-    client = consumer(world, prefetch=1)
+    client = world.consumer(prefetch=1)
     fill(world, 3)
-    fill_high = world.connect()
-    fill_high.send(b"high", priority=9)
-    world.settle()
+    world.send(b"high", priority=9)
     assert client.bodies == [b"0"]
     client.ack(b"0")
     world.settle()
@@ -459,13 +445,12 @@ def test_a_late_message_of_high_priority_overtakes_those_that_wait(world: World)
 
 
 def test_a_returned_message_of_high_priority_is_first_again(world: World) -> None:
-    first = consumer(world, prefetch=1)
+    first = world.consumer(prefetch=1)
     world.connect().send(b"high", priority=7)
     fill(world, 2)
     assert first.bodies == [b"high"]
-    first.lose()
-    world.settle()
-    assert consumer(world).bodies == [b"high", b"0", b"1"]
+    world.lose(first)
+    assert world.consumer().bodies == [b"high", b"0", b"1"]
 
 
 # -- subscribing -------------------------------------------------------------------------------------------------------
@@ -511,14 +496,13 @@ def test_the_receipt_of_a_disconnect_comes_last(world: World) -> None:
 
 
 def test_a_queue_that_holds_nothing_is_forgotten(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     fill(world, 1)
     client.ack(b"0")
     world.settle()
     world.broker.sweep()
     assert world.broker.state.queues  # somebody listens
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.broker.sweep()
     assert not world.broker.state.queues
 

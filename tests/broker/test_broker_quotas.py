@@ -186,8 +186,7 @@ def test_a_durable_subscription_goes_on_with_a_selector_that_was_stored_before_t
     client = world.connect("1", user="alice")
     client.do(Subscribe("s", "topic://t", filter=Filter(three(1) + " OR d = 1"), subscription_name="news"))
     assert codes(world, client) == []
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.broker.reconfigure(replace(world.broker.config, max_selector_terms=3))
     client = world.connect("1", user="alice")
     client.do(Subscribe("s", "topic://t", filter=Filter(three(1) + " OR d = 1"), subscription_name="news"))

@@ -51,10 +51,7 @@ def begin(client: Client, *destinations: str, with_ids: bool = False) -> None:
 
 def subscribe(world: World, name: str, topic: str = "topic://t", **fields: str) -> Client:
     """The consumer of a durable subscription, which goes away again."""
-    client = world.connect("c")
-    client.subscribe(topic, id=name, subscription_name=name, **fields)
-    world.settle()
-    return client
+    return world.consumer(topic, id=name, subscription_name=name, **fields, client_id="c")
 
 
 def waits(world: World) -> bool:
@@ -106,8 +103,7 @@ def commit_all(world: World, how: str) -> dict[str, list[tuple[bytes, object, st
         client.do(Finish("xid", how == "commit prepared", "end"))
         world.settle()
         assert "end" in client.confirmed
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     return stored(world)
 
@@ -207,9 +203,7 @@ def test_a_durable_subscription_that_begins_meanwhile_gets_none_of_it(world: Wor
     begin(sender, "topic://t")
     receipt = sender.commit()
     until_under_way(world)
-    late = world.connect("late")
-    late.subscribe("topic://t", id="late", subscription_name="late")
-    world.settle()
+    late = world.consumer("topic://t", id="late", subscription_name="late", client_id="late")
     assert receipt in sender.confirmed
     assert late.bodies == []
     assert len(stored(world)["subscription://c:first:"]) == len(BODIES)

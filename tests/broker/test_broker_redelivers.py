@@ -61,8 +61,7 @@ def seen(world: World, source: Source, name: str) -> list[tuple[bytes, int]]:
     """By the next consumer."""
     client = consumer(world, source, name)
     found = [(each.body, each.redelivered) for each in client.given]
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     return found
 
@@ -88,8 +87,7 @@ def test_what_is_left_at_an_orderly_end_was_never_seen(world: World, source: Sou
     client = filled(world, source, name)
     client.ask(Settle(client.given[0].seq, "c", outcome=Outcome.RETURNED))
     client.ask(Unsubscribe("c"))
-    client.lose()
-    world.settle()
+    world.lose(client)
     assert seen(world, source, name) == [(b"0", 1), (b"1", 0), (b"2", 0)]
 
 
@@ -104,8 +102,7 @@ def test_a_transaction_that_is_rolled_back_fails_nothing(world: World, source: S
         world.settle()
         client.ask(Unsubscribe("c"))
         world.settle()
-    client.lose()
-    world.settle()
+    world.lose(client)
     counts = 0 if ends == "abort" else 1  # its client says itself what it has seen
     assert seen(world, source, name) == [(body, counts) for body in BODIES]
 
@@ -167,6 +164,5 @@ def test_what_was_acknowledged_in_a_transaction_that_fails_stays_with_its_consum
     world.settle()
     assert len(client.failures) == failures
     assert [each.body for each in client.given] == [*BODIES, b"3"]
-    client.lose()
-    world.settle()
+    world.lose(client)
     assert seen(world, source, name) == [(b"3", 1)]

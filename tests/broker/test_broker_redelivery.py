@@ -18,7 +18,7 @@ from amq.core.errors import ConfigError
 from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Mode, Outcome, Settle, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
-from tests.broker.test_broker_dead_letters import consumer, send
+from tests.broker.test_broker_dead_letters import send
 from tests.broker.world import Client, World
 from tests.large import large_from
 from tests.sampling import sampled
@@ -52,7 +52,7 @@ def test_how_long_a_message_waits(multiplier: float, delays: list[float]) -> Non
 def test_a_message_that_failed_waits_and_holds_nobody_up(make_world: Callable[..., World], persistent: bool) -> None:
     world = make_world(**DELAYED)
     send(world, b"1", b"2", b"3", persistent=persistent)
-    client = consumer(world, prefetch=1)
+    client = world.consumer(prefetch=1)
     receipt = client.nack(b"1", requeue=True)
     world.settle()
     assert receipt in client.confirmed
@@ -108,9 +108,7 @@ def test_a_rejected_message_comes_again_where_the_option_says_so(
     """Whatever the protocol: also of a client that delivers again by itself, and then gives up."""
     world = make_world(destinations=(DestinationOptions("a", REDELIVERS),), dead_letter_strategy="shared")
     client, reject = rejecting(world, kind, redelivers, transaction)
-    producer = world.connect()
-    producer.send(b"x", f"{kind}://a", persistent=persistent)
-    world.settle()
+    world.send(b"x", queue=f"{kind}://a", persistent=persistent)
     for attempt in range(2):
         assert len(client.deliveries) == attempt + 1
         reject()
@@ -140,20 +138,18 @@ def test_only_where_the_option_says_so(make_world: Callable[..., World]) -> None
 def test_it_takes_its_old_place_when_its_time_has_come(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"1", b"2", b"3")
-    first = consumer(world, prefetch=1)
+    first = world.consumer(prefetch=1)
     first.nack(b"1", requeue=True)
-    first.lose()
-    world.settle()
+    world.lose(first)
     later(world, 5.0)
-    assert consumer(world).bodies == [b"1", b"2", b"3"]
+    assert world.consumer().bodies == [b"1", b"2", b"3"]
 
 
 def test_only_what_failed_waits(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"1", b"2")
-    consumer(world).lose()
-    world.settle()
-    client = consumer(world)
+    world.lose(world.consumer())
+    client = world.consumer()
     assert client.bodies == [b"2"]
     later(world, 5.0)
     assert client.bodies == [b"2", b"1"]
@@ -162,13 +158,12 @@ def test_only_what_failed_waits(make_world: Callable[..., World]) -> None:
 def test_a_transaction_that_rolls_back_is_a_failure(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"1", b"2")
-    client = consumer(world)
+    client = world.consumer()
     client.begin()
     client.ack(b"1", "t")
     client.nack(b"2", "t", requeue=True)
     client.abort()
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert len(client.deliveries) == 2
     later(world, 5.0)
     assert client.bodies[2:] == [b"1", b"2"]
@@ -176,12 +171,11 @@ def test_a_transaction_that_rolls_back_is_a_failure(make_world: Callable[..., Wo
 
 def test_requeue_in_a_transaction_happens_with_the_commit(world: World) -> None:
     send(world, b"1", b"2")
-    client = consumer(world)
+    client = world.consumer()
     client.begin()
     client.nack(b"1", "t", requeue=True)
     client.nack(b"2", "t")
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert len(client.deliveries) == 2
     client.commit()
     world.settle()
@@ -193,7 +187,7 @@ def test_requeue_in_a_transaction_happens_with_the_commit(world: World) -> None:
 def test_requeue_of_what_came_through_a_pattern(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"1", queue="x.1")
-    client = consumer(world, "x.*", ACK_CLIENT)
+    client = world.consumer("x.*", ACK_CLIENT)
     client.nack(b"1", requeue=True)
     world.settle()
     later(world, 5.0)
@@ -212,7 +206,7 @@ def test_each_failure_waits_longer_until_the_message_is_given_up(make_world: Cal
         maximum_redeliveries=3, redelivery_delay_s=1.0, redelivery_back_off_multiplier=2, maximum_redelivery_delay_s=3.0
     )
     send(world, b"x")
-    client = consumer(world)
+    client = world.consumer()
     for wait_s in (1.0, 2.0, 3.0):
         count = len(client.deliveries)
         client.nack(b"x", requeue=True)
@@ -232,7 +226,7 @@ def test_destinations_have_their_own_delays(make_world: Callable[..., World]) ->
     world = make_world(destinations=(DestinationOptions("slow.>", {"redelivery_delay_s": 9.0}),))
     send(world, b"f", queue="fast")
     send(world, b"s", queue="slow.one")
-    clients = [consumer(world, "fast"), consumer(world, "slow.one")]
+    clients = [world.consumer("fast"), world.consumer("slow.one")]
     for client, body in zip(clients, (b"f", b"s"), strict=True):
         client.nack(body, requeue=True)
     world.settle()
@@ -244,26 +238,23 @@ def test_destinations_have_their_own_delays(make_world: Callable[..., World]) ->
 def test_after_a_takeover_it_comes_at_once_with_its_count(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"x")
-    consumer(world).nack(b"x", requeue=True)
+    world.consumer().nack(b"x", requeue=True)
     world.settle()
     world.crash_and_recover()
-    client = consumer(world)
+    client = world.consumer()
     assert [each.redelivered for each in client.deliveries] == [1]
     client.ack(b"x")
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_it_expires_while_it_waits(make_world: Callable[..., World], persistent: bool) -> None:
     world = make_world(**DELAYED)
     send(world, b"x", expires_ms=world.clock.wall_ms() + 2000, persistent=persistent)
-    client = consumer(world)
+    client = world.consumer()
     client.nack(b"x", requeue=True)
     world.settle()
-    world.clock.advance(2.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(2.0)
     assert world.stored() == []
     world.check_at_rest()
     later(world, 3.0)
@@ -274,35 +265,32 @@ def test_it_expires_while_it_waits(make_world: Callable[..., World], persistent:
 def test_it_is_browsed_while_it_waits(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"x")
-    consumer(world).nack(b"x", requeue=True)
+    world.consumer().nack(b"x", requeue=True)
     world.settle()
-    browser = world.connect()
-    browser.subscribe("a", ACK_AUTO, browser=True)
-    world.settle()
+    browser = world.consumer("a", ACK_AUTO, browser=True)
     assert [(each.body, each.redelivered) for each in browser.deliveries] == [(b"x", 1)]
 
 
 def test_it_is_dropped_first_where_the_oldest_are(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED, queue_limit_bytes=10_000, queue_limit_policy="drop-oldest")
     send(world, *(b"%d" % i + bytes(1000) for i in range(4)))
-    client = consumer(world, prefetch=2)
+    client = world.consumer(prefetch=2)
     for i in range(2):
         client.nack(b"%d" % i + bytes(1000), requeue=True)
-    client.lose()
-    world.settle()
+    world.lose(client)
     send(world, *(b"%d" % i + bytes(1000) for i in range(4, 10)))
     assert [body[:1] for body in world.stored("DLQ.a")] == [b"0"]
     assert list(world.broker.state.queues["queue://a"].delayed)  # 1 waits on
     world.check_at_rest()
     later(world, 5.0)
-    assert [body[:1] for body in consumer(world).bodies][:2] == [b"1", b"2"]
+    assert [body[:1] for body in world.consumer().bodies][:2] == [b"1", b"2"]
 
 
 def test_what_was_hurried_and_failed_again_waits_its_whole_time(make_world: Callable[..., World]) -> None:
     """The timer that was set first finds it waiting for another one."""
     world = make_world(**DELAYED)
     send(world, b"x")
-    client = consumer(world)
+    client = world.consumer()
     client.nack(b"x", requeue=True)
     world.settle()
     later(world, 2.0)
@@ -320,7 +308,7 @@ def test_a_large_message_waits_without_its_body(make_world: Callable[..., World]
     world = make_world(**DELAYED)
     body = bytes(LARGE_BODY_BYTES + 1)
     send(world, body)
-    client = consumer(world)
+    client = world.consumer()
     client.nack(body, requeue=True)
     world.settle()
     assert world.broker.state.queues["queue://a"].resident_bytes < LARGE_BODY_BYTES
@@ -328,8 +316,7 @@ def test_a_large_message_waits_without_its_body(make_world: Callable[..., World]
     later(world, 5.0)
     assert client.bodies == [body, body]
     client.ack(body)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 def test_messages_that_wait_take_no_more_memory_than_there_is(make_world: Callable[..., World]) -> None:
@@ -338,7 +325,7 @@ def test_messages_that_wait_take_no_more_memory_than_there_is(make_world: Callab
     bodies = {b"%d " % i + bytes(1000) for i in range(100)}
     for body in sorted(bodies):
         send(world, body)
-    client = consumer(world, prefetch=1)
+    client = world.consumer(prefetch=1)
     done: set[bytes] = set()
     for _ in range(len(bodies)):
         before = len(client.deliveries)
@@ -360,7 +347,7 @@ def test_messages_that_wait_take_no_more_memory_than_there_is(make_world: Callab
 def test_a_host_that_was_suspended_goes_on_with_the_next_upkeep(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
     send(world, b"x")
-    client = consumer(world)
+    client = world.consumer()
     client.nack(b"x", requeue=True)
     world.settle()
     world.clock.advance(3600.0)
@@ -372,9 +359,7 @@ def test_a_host_that_was_suspended_goes_on_with_the_next_upkeep(make_world: Call
 
 def test_what_a_subscriber_of_a_topic_requeues_comes_at_once(make_world: Callable[..., World]) -> None:
     world = make_world(**DELAYED)
-    client = world.connect()
-    client.subscribe("topic://t", id="t")
-    world.settle()
+    client = world.consumer("topic://t", id="t")
     send(world, b"x", queue="topic://t")
     client.nack(b"x", requeue=True)
     world.settle()
@@ -390,17 +375,15 @@ def test_what_expired_goes_to_a_queue_of_its_own(make_world: Callable[..., World
     world = make_world(expiry_queue="late", expired_messages="dead-letter")
     expires_ms = world.clock.wall_ms() + 1000
     send(world, b"refused", persistent=persistent)
-    client = consumer(world)
+    client = world.consumer()
     client.nack(b"refused")
     client.lose()
     send(world, b"x", expires_ms=expires_ms, persistent=persistent)
-    world.clock.advance(1.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(1.0)
     assert [world.stored(queue) for queue in ("a", "DLQ.a")] == [[], [b"refused"]]
     if persistent:
         world.crash_and_recover()
-    message = consumer(world, "late").deliveries[0].message
+    message = world.consumer("late").deliveries[0].message
     assert (message.body, message.expires_ms) == (b"x", 0)
     assert message.properties == {
         "original-destination": "/queue/a",
@@ -415,9 +398,7 @@ def test_what_expires_in_the_expiry_queue_is_gone(make_world: Callable[..., Worl
     world = make_world(expiry_queue="late")
     for queue in ("late", "DLQ.a"):
         send(world, b"x", queue=queue, expires_ms=world.clock.wall_ms() + 1000)
-    world.clock.advance(1.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(1.0)
     assert [world.stored(queue) for queue in ("late", "DLQ.a", "DLQ.late")] == [[], [], []]
     world.check_at_rest()
 
@@ -427,9 +408,7 @@ def test_a_large_message_that_a_selector_selected_comes_again_whole(world: World
     with large_from(LARGE):
         body = bytes(LARGE + 1)
         send(world, body, b"behind", properties={"kind": "odd"})
-        client = world.connect()
-        client.subscribe("a", prefetch=1, selector="kind = 'odd'")
-        world.settle()
+        client = world.consumer("a", prefetch=1, selector="kind = 'odd'")
         client.nack(body, requeue=True)
         world.settle()
         assert client.bodies == [body, body]
@@ -507,8 +486,7 @@ class Walk:
 
     def wait(self) -> None:
         self.world.clock.advance(self.rng.choice((0.3, 1.0, 5.0)))
-        self.world.settle()
-        self.world.check_at_rest()
+        self.world.settle_and_check()
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -519,11 +497,8 @@ class Walk:
             client.lose()
         self.world.settle()
         self.world.clock.advance(60.0)
-        self.world.settle()
-        self.world.check_at_rest()
-        last = self.world.connect()
-        last.subscribe("a", ACK_AUTO)
-        self.world.settle()
+        self.world.settle_and_check()
+        last = self.world.consumer("a", ACK_AUTO)
         assert set(last.bodies) == self.sent - self.done
         assert not self.world.broker.state.queues["queue://a"].delayed
 

@@ -117,13 +117,9 @@ def test_nobody_addresses_it_or_hears_of_it(world: World) -> None:
     retain(world, b"1", expires_ms=world.clock.wall_ms() + 1000)
     assert wire_to_full(NAME, "1.", strict=False).startswith("queue://"), "no name that a client writes is one of these"
     for browser in (False, True):
-        client = world.connect()
-        client.subscribe(NAME, ACK_AUTO, browser=browser)
-        world.settle()
+        client = world.consumer(NAME, ACK_AUTO, browser=browser)
         assert client.codes == ["DESTINATION_REFUSED"]
-    client = world.connect()
-    client.subscribe("queue://>", ACK_AUTO, id="all")
-    world.settle()
+    client = world.consumer("queue://>", ACK_AUTO, id="all")
     assert client.bodies == []
     assert bodies(world) == [b"1"]
     assert heard == []
@@ -134,12 +130,9 @@ def test_it_expires_and_goes_nowhere_else(make_world: MakeWorld) -> None:
     retain(world, b"soon", expires_ms=world.clock.wall_ms() + 1000)
     retain(world, b"never", "topic://c")
     world.crash_and_recover()
-    world.clock.advance(2.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(2.0)
     assert (bodies(world), bodies(world, RETAINED_SCHEME + "topic://c")) == ([], [b"never"])
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert {*world.broker.state.queues} == {RETAINED_SCHEME + "topic://c"}
     world.check_at_rest()
     world.crash_and_recover()

@@ -46,20 +46,12 @@ def put_all(world: World, *values: str, **fields: object) -> None:
         world.settle()
 
 
-def consumer(world: World, **options: object) -> Client:
-    client = world.connect()
-    client.subscribe(**options)  # type: ignore[arg-type]
-    world.settle()
-    return client
-
-
 def drained(world: World) -> list[str]:
     """What a consumer that takes everything gets."""
     world.check_at_rest()
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     bodies = [body.decode() for body in client.bodies]
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     return bodies
 
@@ -127,7 +119,7 @@ def test_priorities_do_not_make_another_key(last_value: World) -> None:
 
 def test_what_a_consumer_holds_is_not_taken_away(last_value: World) -> None:
     put_all(last_value, "a1", "b1")
-    holder = consumer(last_value, prefetch=1)
+    holder = last_value.consumer(prefetch=1)
     assert holder.bodies == [b"a1"]
     put_all(last_value, "a2", "a3", "b2")
     assert last_value.stored() == [b"a1", b"a3", b"b2"]
@@ -142,7 +134,7 @@ def test_what_a_consumer_holds_is_not_taken_away(last_value: World) -> None:
 @pytest.mark.parametrize("way", ["lose", "abort", "requeue"])
 def test_what_comes_back_goes_where_there_is_a_newer_one(last_value: World, way: str) -> None:
     put_all(last_value, "a1", "b1")
-    holder = consumer(last_value, prefetch=2)
+    holder = last_value.consumer(prefetch=2)
     if way == "abort":
         holder.begin()
         holder.ack(b"a1", "t")
@@ -163,7 +155,7 @@ def test_what_comes_back_goes_where_there_is_a_newer_one(last_value: World, way:
 def test_one_that_waits_for_its_time_goes_too(make_world: MakeWorld) -> None:
     world = make_world(last_value_key=KEY, redelivery_delay_s=10.0, maximum_redeliveries=-1)
     put_all(world, "a1", "b1")
-    holder = consumer(world, prefetch=2)
+    holder = world.consumer(prefetch=2)
     holder.nack(b"a1", requeue=True)
     holder.nack(b"b1", requeue=True)
     world.settle()
@@ -187,7 +179,7 @@ def test_a_value_that_was_consumed_leaves_no_trace(last_value: World) -> None:
 
 
 def test_keys_of_messages_that_left_are_forgotten(last_value: World) -> None:
-    reader = consumer(last_value, ack=ACK_AUTO)
+    reader = last_value.consumer(ack=ACK_AUTO)
     client = last_value.connect()
     retention = None
     for number in range(3 * KEYS_SPARE):
@@ -205,10 +197,10 @@ def test_keys_of_messages_that_left_are_forgotten(last_value: World) -> None:
 
 
 def test_selectors_groups_and_browsers_see_the_newest_only(last_value: World) -> None:
-    wants_b = consumer(last_value, selector=f"{KEY} = 'b'", prefetch=1)
+    wants_b = last_value.consumer(selector=f"{KEY} = 'b'", prefetch=1)
     put_all(last_value, "a1", "b1", "a2", "b2", "b3")
     assert wants_b.bodies == [b"b1"]
-    browser = consumer(last_value, browser=True)
+    browser = last_value.consumer(browser=True)
     assert browser.bodies == [b"b1", b"a2", b"b3"]
     wants_b.ack(b"b1")
     last_value.settle()
@@ -237,7 +229,7 @@ def test_keys_are_known_again_after_a_takeover(last_value: World, first: str) ->
     assert retention is not None
     assert not retention._newest, "it was read before anybody used the queue"
     if first == "consume":
-        holder = consumer(last_value, prefetch=1)
+        holder = last_value.consumer(prefetch=1)
         assert holder.bodies == [b"a1"]
         put_all(last_value, "a2", "b2")
         assert last_value.stored() == [b"a1", b"c1", b"a2", b"b2"]
@@ -305,7 +297,7 @@ def test_values_that_several_queues_share(last_value: World, crash: bool) -> Non
     last_value.check_at_rest()
     assert last_value.stored("b") == [b"a1", b"b2"]
     assert drained(last_value) == ["a2", "b2"]
-    reader = consumer(last_value, queue="b")
+    reader = last_value.consumer(queue="b")
     assert reader.bodies == [b"a1", b"b2"]
     last_value.check_at_rest()
 
@@ -347,7 +339,7 @@ def test_the_oldest_goes_whatever_its_priority(ring: World) -> None:
 
 
 def test_what_consumers_have_does_not_count(ring: World) -> None:
-    holder = consumer(ring, prefetch=2)
+    holder = ring.consumer(prefetch=2)
     put_all(ring, *(f"x{number}" for number in range(8)))
     assert ring.stored() == [b"x0", b"x1", b"x5", b"x6", b"x7"]
     holder.lose()
@@ -356,7 +348,7 @@ def test_what_consumers_have_does_not_count(ring: World) -> None:
 
 
 def test_a_consumer_that_keeps_pace_gets_everything(ring: World) -> None:
-    reader = consumer(ring, ack=ACK_AUTO)
+    reader = ring.consumer(ack=ACK_AUTO)
     client = ring.connect()
     for number in range(20):
         client.send(b"%d" % number, receipt=False)
@@ -406,7 +398,7 @@ def test_options_are_live_and_for_single_destinations(make_world: MakeWorld) -> 
     assert [len(world.stored(queue)) for queue in ("a", "a.b", "b")] == [5, 5, 7]
     tables = (DestinationOptions("*", {"last_value_key": "k"}), DestinationOptions("a.b", {"ring_size": 1}))
     world.broker.reconfigure(dataclasses.replace(world.config, destinations=tables))
-    consumer(world, queue="b", browser=True)  # it is read when somebody comes
+    world.consumer(queue="b", browser=True)  # it is read when somebody comes
     world.settle()
     assert world.stored("b") == [b"4", b"5", b"6"]
     assert world.stored("a.b") == [b"6"]
@@ -465,8 +457,7 @@ def test_random_walks(make_world: MakeWorld, seed: int) -> None:
             producer, consumers = world.connect(), [world.connect()]
             consumers[0].subscribe(prefetch=3)
         if rng.random() < 0.5:
-            world.settle()
-            world.check_at_rest()
+            world.settle_and_check()
             queue = queue_of(world)
             out = {seq for subscription in queue.subscriptions for seq in subscription.unacked}
             everything = world.everything(queue)

@@ -26,10 +26,7 @@ def world_with(tmp_path: Any, **config: Any) -> World:
 
 
 def late(world: World, topic: str = T, ack: str = ACK_AUTO, **options: str) -> Client:
-    client = world.connect()
-    client.subscribe(topic, ack, 1000, options={"retroactive": "true", **options})
-    world.settle()
-    return client
+    return world.consumer(topic, ack, 1000, options={"retroactive": "true", **options})
 
 
 def publish(world: World, *bodies: bytes, topic: str = T, **fields: Any) -> Client:
@@ -53,8 +50,7 @@ def test_the_latest_come_first_then_what_is_sent(tmp_path: Any, ack: str) -> Non
     assert late(world).bodies == [b"5", b"6", b"7"]
     for body in client.bodies if ack == ACK_INDIVIDUAL else ():
         client.ack(body)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.broker.memory.taken_bytes == 3 * (1 + MESSAGE_OVERHEAD_BYTES)
 
 
@@ -66,9 +62,7 @@ def test_who_does_not_ask_gets_nothing_and_where_nothing_is_kept_there_is_nothin
     assert late(world, retroactive="false").bodies == []
     assert late(world, "topic://u").bodies == []
     assert late(world).bodies == [b"1"]
-    refused = world.connect()
-    refused.subscribe(T, options={"retroactive": "perhaps"})
-    world.settle()
+    refused = world.consumer(T, options={"retroactive": "perhaps"})
     assert refused.codes == ["OPTION_INVALID"]
     world.check_at_rest()
 
@@ -101,9 +95,7 @@ def test_selector_no_local_and_expiry(tmp_path: Any) -> None:
     assert holder.bodies == [b"1", b"2", b"4", b"own"]
     world.check_at_rest()
     holder.lose()
-    world.clock.advance(5)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(5)
     world.check_at_rest()
     assert late(world).bodies == [b"1", b"2", b"own"]
 
@@ -146,8 +138,7 @@ def test_it_takes_a_share_of_the_memory_and_gives_way(tmp_path: Any) -> None:
         producer.send(bytes(20_000), "a", persistent=False)
         world.settle()
     assert world.broker.topics.recovery_buffer.size > 0
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert not world.broker.topics.recovery_buffer.size
     assert world.broker.memory.taken_bytes < 0.9 * (1 << 20)
     assert producer.reading
@@ -165,10 +156,8 @@ def test_the_body_counts_once_and_those_who_hold_it_do_not_depend_on_it(tmp_path
     assert world.broker.memory.taken_bytes == 9000 + 3 * MESSAGE_OVERHEAD_BYTES
     publish(world, b"y")
     early.ack(b"x" * 9000)
-    world.settle()
-    world.check_at_rest()
-    latecomer.lose()
-    world.settle()
+    world.settle_and_check()
+    world.lose(latecomer)
     world.check_at_rest()
     assert late(world).bodies == [b"y"]
 
@@ -255,8 +244,7 @@ def test_a_new_durable_subscription_begins_with_what_is_kept(tmp_path: Any, pers
     world.check_at_rest()
     client.ack(b"0")
     world.settle()
-    client.lose()
-    world.settle()
+    world.lose(client)
     assert durable(world).codes == []  # it is there already: nothing is recalled
     world.settle()
     assert world.clients[-1].bodies == [b"1", b"2", b"3"]
@@ -315,8 +303,7 @@ def test_what_is_just_being_sent_again_is_waited_for(tmp_path: Any, stored: bool
     if not stored:
         assert client.bodies == []
         room_again(world)
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert client.bodies == [b"1"]
     world.check_at_rest()
 
@@ -337,12 +324,10 @@ def test_many_are_stored_in_pieces_and_a_full_disk_puts_them_off(tmp_path: Any, 
         fill_disk(world)
     world.settle()
     world.check()
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert (client.errors, client.bodies) == ([], [])
     room_again(world)
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert [body[:2] for body in client.bodies] == [body[:2] for body in bodies]
     world.check_at_rest()
 
@@ -386,8 +371,7 @@ def test_durable_ones_miss_nothing_between(tmp_path_factory: Any, steps: list[st
             world.runner.step()
         else:
             world.settle()
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     for client, before in begun:
         got = [int(body) for body in client.bodies]
         assert got == list(range(number - len(got), number))
@@ -433,8 +417,7 @@ def test_no_gap_and_nothing_twice(tmp_path_factory: Any, steps: list[str], count
             world.turn()
         else:
             world.settle()
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     for client, topics, before in consumers:
         assert client.bodies == sorted(client.bodies, key=int)
         for topic in topics:

@@ -22,17 +22,11 @@ VIRTUAL = "topic://VirtualTopic.orders"
 
 
 def consumer(world: World, name: str, **fields: Any) -> Client:
-    client = world.connect()
-    client.subscribe(name, ACK_AUTO, **fields)
-    world.settle()
-    return client
+    return world.consumer(name, ACK_AUTO, **fields)
 
 
 def send(world: World, destination: str, body: bytes = b"x", **fields: Any) -> Client:
-    client = world.connect()
-    client.send(body, destination, **fields)
-    world.settle()
-    return client
+    return world.send(body, queue=destination, **fields)
 
 
 def properties(client: Client) -> dict[str, str]:
@@ -178,8 +172,7 @@ def test_in_a_transaction(world: World) -> None:
         world.settle()
         assert world.stored("a") == topic.bodies == []
         end()
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
     assert world.stored("a") == world.stored("b") == topic.bodies == [b"x"]
     world.check_at_rest()
 
@@ -189,9 +182,7 @@ def test_one_full_queue_holds_up_all(make_world: Callable[..., World], policy: s
     options = DestinationOptions("b", {"queue_limit_bytes": 100, "queue_limit_policy": policy})
     world = make_world(destinations=(options,))
     send(world, "queue://b", bytes(200))
-    producer = world.connect()
-    producer.send(b"x", BOTH)
-    world.settle()
+    producer = world.send(b"x", queue=BOTH)
     assert world.stored("a") == []
     if policy == "fail":
         assert producer.codes == ["QUEUE_FULL"]
@@ -257,18 +248,14 @@ def diverting(make_world: Callable[..., World], divert: str, **fields: Any) -> W
 def test_a_divert_to_a_topic(make_world: Callable[..., World], scheme: str, persistent: bool) -> None:
     """All of its audience hears it: subscribers, durable ones that are away, queues that consume a virtual topic."""
     world = diverting(make_world, "topic://VirtualTopic.news; topic://other")
-    away = world.connect("me")
-    away.subscribe("topic://other", subscription_name="s")
-    world.settle()
+    away = world.consumer("topic://other", subscription_name="s", client_id="me")
     away.lose()
     reader, virtual = consumer(world, "topic://VirtualTopic.news"), consumer(world, "Consumer.A.VirtualTopic.news")
     send(world, f"{scheme}://orders.eu", persistent=persistent)
     assert reader.bodies == virtual.bodies == [b"x"]
     assert properties(reader)["original-destination"] == f"/{scheme}/orders.eu"
     assert world.stored("orders.eu") == ([b"x"] if scheme == "queue" else [])
-    back = world.connect("me")
-    back.subscribe("topic://other", subscription_name="s")
-    world.settle()
+    back = world.consumer("topic://other", subscription_name="s", client_id="me")
     assert back.bodies == [b"x"]
 
 
@@ -339,8 +326,7 @@ def test_each_consumer_queue_gets_a_copy_that_it_keeps(world: World) -> None:
     assert plain.bodies == first.bodies == [b"1"]
     assert properties(first) == {"original-destination": "/topic/VirtualTopic.orders"}
     assert world.stored("Consumer.B.VirtualTopic.orders") == [b"0", b"1"]
-    first.lose()
-    world.settle()
+    world.lose(first)
     world.broker.sweep()
     send(world, VIRTUAL, b"2", duplicate_id="2")
     assert world.stored("Consumer.A.VirtualTopic.orders") == [b"2"], "it waits for a consumer that is away"
@@ -382,9 +368,7 @@ def test_patterns_that_mean_the_queue_of_a_virtual_topic(world: World, words: st
 @pytest.mark.parametrize("name", ["topic://a.*.>.>", "topic://a.>.>", "topic://a.*.>.>.>"])
 def test_several_last_wildcards_are_one(world: World, name: str) -> None:
     """As in ActiveMQ; one in the middle means nothing there either."""
-    client = world.connect()
-    client.subscribe(name, ACK_AUTO)
-    world.settle()
+    client = world.consumer(name, ACK_AUTO)
     send(world, "topic://a.b.c", b"1")
     send(world, "topic://b.b.c", b"2")
     assert client.bodies == [b"1"]
@@ -425,9 +409,7 @@ def test_selectors_of_topic_subscriptions(world: World) -> None:
     big.unsubscribe("topic://t")
     send(world, "topic://t", b"4", properties={"size": "100"})
     assert big.bodies == [b"1", b"2"]
-    wrong = world.connect()
-    wrong.subscribe("topic://t", selector="size >")
-    world.settle()
+    wrong = world.consumer("topic://t", selector="size >")
     assert wrong.codes == ["INVALID_SELECTOR"]
     world.check_at_rest()
 

@@ -19,10 +19,7 @@ IN_RUNS = {RUNS: RUNS_VERSION}
 
 
 def browse(world: World, ack: str = ACK_AUTO, prefetch: int = 0, **options: str) -> Client:
-    client = world.connect()
-    client.subscribe("a", ack, browser=True, prefetch=prefetch, options=options)
-    world.settle()
-    return client
+    return world.consumer("a", ack, browser=True, prefetch=prefetch, options=options)
 
 
 def shown(client: Client) -> list[tuple[int, bytes, int]]:
@@ -42,11 +39,8 @@ def filled(world: World, rng: random.Random, count: int = 300) -> None:
             persistent=kind != 1,
             expires_ms=1 if kind == 2 else 0,
         )
-    consumer = world.connect()
-    consumer.subscribe("a", prefetch=5)
-    world.settle()
-    consumer.lose()
-    world.settle()
+    consumer = world.consumer("a", prefetch=5)
+    world.lose(consumer)
 
 
 @pytest.mark.parametrize("memory", [64 << 20, 1 << 20])
@@ -92,9 +86,7 @@ def test_a_browse_with_a_selector_comes_one_by_one(make_world: MakeWorld, option
     world = make_world()
     for number in range(10):
         sent(world, b"%d" % number, properties={"colour": ("red", "blue")[number % 2]})
-    client = world.connect()
-    client.subscribe("a", ACK_AUTO, browser=True, options=IN_RUNS, **options)
-    world.settle()
+    client = world.consumer("a", ACK_AUTO, browser=True, options=IN_RUNS, **options)
     assert len(client.deliveries) == (5 if options else 10)
     assert bool(client.runs) == (not options)
 
@@ -103,9 +95,7 @@ def test_a_browse_of_a_pattern_names_the_queue_of_each_run(make_world: MakeWorld
     world = make_world()
     for name in ("eu.a", "eu.b"):
         sent(world, b"0", b"1", queue=name)
-    client = world.connect()
-    client.subscribe("eu.>", ACK_AUTO, browser=True, options=IN_RUNS)
-    world.settle()
+    client = world.consumer("eu.>", ACK_AUTO, browser=True, options=IN_RUNS)
     assert [each.message.destination for each in client.deliveries] == ["queue://eu.a"] * 2 + ["queue://eu.b"] * 2
     assert client.runs == 2
 

@@ -12,7 +12,7 @@ from amq.config.destination_options import DestinationOptions
 from amq.core.message import TEXT
 from amq.journal.checkpoint import list_checkpoints
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
-from tests.broker.test_broker_dead_letters import consumer, send
+from tests.broker.test_broker_dead_letters import send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
 from tests.broker.test_broker_durables import leave, subscriber
 from tests.broker.test_broker_two_phase import finish, prepare
@@ -45,7 +45,7 @@ def schedule(world: World, *bodies: bytes, queue: str = "a", persistent: bool = 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
-    client = consumer(world)
+    client = world.consumer()
     sent_ms = world.clock.wall_ms()
     send(
         world,
@@ -85,7 +85,7 @@ def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
 
 
 def test_what_is_due_comes_in_the_order_of_its_times(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     for body, delay in ((b"3", "3000"), (b"1", "1000"), (b"2", "2000"), (b"0", "0")):
         schedule(world, body, DELAY=delay)
     world.clock.advance(10.0)
@@ -94,7 +94,7 @@ def test_what_is_due_comes_in_the_order_of_its_times(world: World) -> None:
 
 
 def test_an_absolute_time_as_artemis_has_it(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     for body, seconds in ((b"later", 7), (b"before", -7)):
         at_ms = world.clock.wall_ms() + 1000 * seconds
         send(world, body, properties={"_AMQ_SCHED_DELIVERY": str(at_ms)})
@@ -105,7 +105,7 @@ def test_an_absolute_time_as_artemis_has_it(world: World) -> None:
 
 @pytest.mark.parametrize(("repeat", "count"), [("3", 4), ("0", 1), ("-1", 8)])
 def test_repeats(world: World, repeat: str, count: int) -> None:
-    client = consumer(world)
+    client = world.consumer()
     schedule(world, b"x", DELAY="1000", PERIOD="2000", REPEAT=repeat)
     times = []
     for _ in range(160):
@@ -119,7 +119,7 @@ def test_repeats(world: World, repeat: str, count: int) -> None:
 
 
 def test_a_period_alone_is_a_delay_as_in_activemq(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     schedule(world, b"x", PERIOD="2000")
     later(world, 1.9)
     assert client.bodies == []
@@ -128,7 +128,7 @@ def test_a_period_alone_is_a_delay_as_in_activemq(world: World) -> None:
 
 
 def test_cron(world: World) -> None:
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     schedule(world, b"x", CRON="*/2 * * * *")
     minutes = []
     for _ in range(600):
@@ -142,7 +142,7 @@ def test_cron(world: World) -> None:
 
 
 def test_a_cron_entry_begins_a_series_each_time(world: World) -> None:
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     schedule(world, b"x", CRON="* * * * *", DELAY="5000", PERIOD="10000", REPEAT="2")
     seconds = []
     later(world, 60 - world.clock.wall_ms() / 1000 % 60)
@@ -164,16 +164,15 @@ def test_a_takeover_changes_nothing(world: World, due: bool) -> None:
     world.clock.advance(10.0 if due else 1.0)
     world.start()
     world.settle()
-    client = consumer(world)
+    client = world.consumer()
     assert client.bodies == ([b"x"] if due else [])
     later(world, 4.0)
     assert client.bodies == [b"x"]
     client.ack(b"x")
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     world.crash_and_recover()
     later(world, 100.0)
-    assert consumer(world).bodies == []
+    assert world.consumer().bodies == []
 
 
 def test_what_is_missed_is_not_made_up_for(world: World) -> None:
@@ -184,7 +183,7 @@ def test_what_is_missed_is_not_made_up_for(world: World) -> None:
     minute_s = 60 - world.clock.wall_ms() / 1000 % 60
     world.start()
     world.settle()
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     assert client.bodies.count(b"series") == 1
     later(world, 5.4)
     assert client.bodies.count(b"series") == 1
@@ -197,7 +196,7 @@ def test_what_is_missed_is_not_made_up_for(world: World) -> None:
     world.clock.advance(60 * 60)
     world.start()
     world.settle()
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     assert before >= 1 + (minute_s < 60)
     assert client.bodies == [b"cron"]
 
@@ -216,7 +215,7 @@ def test_it_falls_due_once_wherever_the_broker_dies(make_world: Callable[..., Wo
             world.settle()
             for _ in range(3):
                 later(world, 1.0)
-            client = consumer(world)
+            client = world.consumer()
             assert sorted(client.bodies) == [b"once", b"twice", b"twice"], (jobs, torn)
             world.check_at_rest()
             assert scheduled(world) == []
@@ -228,7 +227,7 @@ def test_checkpoints_compaction_and_a_slave_that_follows(make_world: Callable[..
     schedule(world, b"early", DELAY="2000", queue="keep")
     schedule(world, b"late", DELAY="900000", PERIOD="5000", REPEAT="1", queue="keep")
     place = next(iter(world.broker.state.queues["schedule://queue.keep"].backlogs[4]))
-    client = consumer(world, "other", ACK_AUTO)
+    client = world.consumer("other", ACK_AUTO)
     for number in range(600):
         send(world, b"%d" % number * 100, queue="other")
         if follow:
@@ -236,15 +235,14 @@ def test_checkpoints_compaction_and_a_slave_that_follows(make_world: Callable[..
         later(world, 0.01)
     assert len(client.deliveries) == 600
     later(world, 10.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     moved = next(iter(world.broker.state.queues["schedule://queue.keep"].backlogs[4]))
     assert moved.segment != place.segment, "nothing was copied forward"
     world.check_at_rest()
     world.crash_and_recover()
     assert world.standby.checkpoints
     later(world, 1000.0)
-    assert consumer(world, "keep").bodies == [b"early", b"late", b"late"]
+    assert world.consumer("keep").bodies == [b"early", b"late", b"late"]
     world.check_at_rest()
 
 
@@ -252,7 +250,7 @@ def test_a_master_that_began_at_a_checkpoint_knows_what_is_due(make_world: Calla
     world = make_world(checkpoint_distance_bytes=8 << 10)
     world.crash_and_recover()
     schedule(world, b"x", DELAY="60000")
-    client = consumer(world, "other", ACK_AUTO)
+    client = world.consumer("other", ACK_AUTO)
     for number in range(200):
         send(world, b"%d" % number * 100, queue="other")
     assert len(client.deliveries) == 200
@@ -262,14 +260,14 @@ def test_a_master_that_began_at_a_checkpoint_knows_what_is_due(make_world: Calla
     assert world.standby.diverged == 0
     assert world.broker.scheduler.due_s is not None
     later(world, 60.0)
-    assert consumer(world).bodies == [b"x"]
+    assert world.consumer().bodies == [b"x"]
 
 
 # -- where it is sent --------------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_schedules_when_it_commits(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     producer = world.connect()
     for body, end in ((b"no", producer.abort), (b"yes", producer.commit)):
         producer.begin()
@@ -305,14 +303,14 @@ def test_a_prepared_transaction_schedules_when_it_is_committed(world: World, com
     assert (scheduled(world), world.stored()) == (([b"later"], [b"soon"]) if commit else ([], []))
     world.check_at_rest()
     later(world, 60.0)
-    assert consumer(world).bodies == ([b"soon", b"later"] if commit else [])
+    assert world.consumer().bodies == ([b"soon", b"later"] if commit else [])
     world.check_at_rest()
 
 
 def test_topics_get_it_too_and_the_journal_keeps_it_until_then(world: World) -> None:
     schedule(world, b"x", DELAY="5000", queue="topic://t")
     world.crash_and_recover()
-    clients = [consumer(world, "topic://t", ACK_AUTO) for _ in range(2)]
+    clients = [world.consumer("topic://t", ACK_AUTO) for _ in range(2)]
     later(world, 5.0)
     assert [client.bodies for client in clients] == [[b"x"], [b"x"]]
     world.check_at_rest()
@@ -339,7 +337,7 @@ def test_durable_subscriptions_get_it_once(world: World, crash: bool) -> None:
 def test_a_composite_destination_a_divert_and_a_virtual_topic(make_world: Callable[..., World]) -> None:
     world = make_world(destinations=(DestinationOptions("a", {"divert": "audit"}),))
     schedule(world, b"x", DELAY="5000", queue="queue://a,queue://b,topic://VirtualTopic.v")
-    clients = [consumer(world, name) for name in ("a", "b", "audit", "Consumer.one.VirtualTopic.v")]
+    clients = [world.consumer(name) for name in ("a", "b", "audit", "Consumer.one.VirtualTopic.v")]
     later(world, 5.0)
     assert [client.bodies for client in clients] == [[b"x"]] * 4
     world.check_at_rest()
@@ -353,21 +351,20 @@ def test_temporary_destinations_and_who_answers_later(world: World) -> None:
     later(world, 5.0)
     assert client.bodies == [b"x"]
     schedule(world, b"y", DELAY="5000", queue=name)
-    client.lose()
-    world.settle()
+    world.lose(client)
     later(world, 5.0)
     world.check_at_rest()
 
 
 def test_a_resent_message_is_scheduled_once_also_when_it_was_delivered(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     for _ in range(2):
         send(world, b"x", properties=dict(DELAY), duplicate_id="d")
         assert scheduled(world) == [b"x"]
     later(world, 5.0)
     world.crash_and_recover()
     send(world, b"x", properties=dict(DELAY), duplicate_id="d")
-    client = consumer(world)
+    client = world.consumer()
     later(world, 10.0)
     assert client.bodies == [b"x"]
     assert client.deliveries[0].message.duplicate_id == ""
@@ -376,7 +373,7 @@ def test_a_resent_message_is_scheduled_once_also_when_it_was_delivered(world: Wo
 
 def test_the_time_of_expiry_is_kept(make_world: Callable[..., World]) -> None:
     world = make_world(expired_messages="dead-letter")
-    client = consumer(world)
+    client = world.consumer()
     now_ms = world.clock.wall_ms()
     send(world, b"in time", properties=dict(DELAY), expires_ms=now_ms + 6000)
     send(world, b"too late", properties=dict(DELAY), expires_ms=now_ms + 4000)
@@ -390,8 +387,7 @@ def test_the_time_of_expiry_is_kept(make_world: Callable[..., World]) -> None:
     assert client.bodies == [b"in time", b"series", b"series"]
     assert client.deliveries[0].message.expires_ms == now_ms + 6000
     assert scheduled(world) == []
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert set(world.stored("DLQ.a")) == {b"too late", b"series"}
     world.check_at_rest()
 
@@ -400,12 +396,10 @@ def test_limits_of_the_queue_hold_nothing_up(make_world: Callable[..., World]) -
     limits = {"queue_limit_bytes": 1000, "queue_limit_policy": "drop-oldest"}
     world = make_world(destinations=(DestinationOptions("a", limits), DestinationOptions("queue.>", limits)))
     schedule(world, *[b"%d" % number * 300 for number in range(9)], DELAY="1000")
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert len(scheduled(world)) == 9
     later(world, 1.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert scheduled(world) == []
     assert 0 < len(world.stored()) < 9
     assert len(world.stored()) + len(world.stored("DLQ.a")) == 9
@@ -415,7 +409,7 @@ def test_limits_of_the_queue_hold_nothing_up(make_world: Callable[..., World]) -
 @pytest.mark.parametrize("support", [True, False])
 def test_schedulersupport(make_world: Callable[..., World], support: bool) -> None:
     world = make_world(scheduler_support=support)
-    client = consumer(world)
+    client = world.consumer()
     send(world, b"x", properties=dict(DELAY))
     assert client.bodies == ([] if support else [b"x"])
     if not support:
@@ -426,7 +420,7 @@ def test_it_is_delivered_like_any_other(world: World) -> None:
     """Redelivered, dead-lettered, in a group."""
     schedule(world, b"x", DELAY="1000")
     later(world, 1.0)
-    client = consumer(world, ack=ACK_INDIVIDUAL)
+    client = world.consumer(ack=ACK_INDIVIDUAL)
     client.nack(b"x")
     world.settle()
     assert world.stored("DLQ.a") == [b"x"]
@@ -440,7 +434,7 @@ def test_it_is_delivered_like_any_other(world: World) -> None:
 def test_a_full_disk_puts_it_off(world: World, seen: bool) -> None:
     schedule(world, b"x", DELAY="1000")
     schedule(world, b"y", DELAY="1000", PERIOD="1000", REPEAT="1")
-    client = consumer(world)
+    client = world.consumer()
     (low_on_disk if seen else fill_disk)(world)
     later(world, 3.5)
     assert client.bodies == []
@@ -479,7 +473,7 @@ def test_many_take_little_memory_and_leave_in_bounded_steps(
     assert len(scheduled(world)) == count
     assert world.broker.memory.taken_bytes == 0
     monkeypatch.setattr(scheduler, "GROUP_BYTES", 1000)
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     later(world, 3.0)
     assert sorted(map(int, client.bodies)) == list(range(count))
     assert scheduled(world) == []

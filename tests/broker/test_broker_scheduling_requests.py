@@ -8,25 +8,19 @@ from amq.broker.scheduling.timing import TIME_MAX_MS
 from amq.core.message import Message
 from amq.protocols.commands import Send
 from amq.protocols.stomp.subscribing import ACK_AUTO
-from tests.broker.test_broker_dead_letters import consumer
 from tests.broker.test_broker_scheduling import DELAY, SCHEDULED, later, schedule, scheduled
 from tests.broker.world import Client, World
 
 
 def management(world: World, **headers: str) -> Client:
-    client = world.connect()
-    client.send(b"", "topic://ActiveMQ.Scheduler.Management", properties=headers)
-    world.settle()
-    return client
+    return world.send(b"", queue="topic://ActiveMQ.Scheduler.Management", properties=headers)
 
 
 def test_it_can_be_looked_at(world: World) -> None:
     schedule(world, b"1", DELAY="1000")
     schedule(world, b"2", DELAY="1000", persistent=False, queue="b.c")
     for name, bodies in ((SCHEDULED, [b"1"]), ("schedule://>", [b"1", b"2"]), ("schedule://queue.b.>", [b"2"])):
-        client = world.connect()
-        client.subscribe(name, ACK_AUTO, browser=True)
-        world.settle()
+        client = world.consumer(name, ACK_AUTO, browser=True)
         assert client.bodies == bodies
         assert client.browsed_ids == [name]
         assert client.deliveries[0].message.expires_ms == world.clock.wall_ms() + 1000
@@ -35,24 +29,18 @@ def test_it_can_be_looked_at(world: World) -> None:
 @pytest.mark.parametrize("name", [SCHEDULED, "schedule://>"])
 def test_nobody_consumes_it_or_sends_to_it(world: World, name: str) -> None:
     schedule(world, b"x", DELAY="1000")
-    client = world.connect()
-    client.subscribe(name)
-    world.settle()
+    client = world.consumer(name)
     assert client.codes == ["DESTINATION_REFUSED"]
-    client = world.connect()
-    client.send(b"y", name)
-    world.settle()
+    client = world.send(b"y", queue=name)
     assert client.codes == ["DESTINATION_REFUSED"]
     assert scheduled(world) == [b"x"]
 
 
 def test_a_pattern_of_queues_does_not_mean_it(world: World) -> None:
-    client = consumer(world, ">", ACK_AUTO)
+    client = world.consumer(">", ACK_AUTO)
     schedule(world, b"x", DELAY="1000")
-    other = consumer(world, ">", ACK_AUTO)
-    browser = world.connect()
-    browser.subscribe(">", ACK_AUTO, browser=True)
-    world.settle()
+    other = world.consumer(">", ACK_AUTO)
+    browser = world.consumer(">", ACK_AUTO, browser=True)
     assert client.bodies == other.bodies == browser.bodies == []
     later(world, 1.0)
     assert client.bodies + other.bodies == [b"x"]
@@ -68,7 +56,7 @@ def test_it_is_removed_by_its_id(world: World, persistent: bool) -> None:
         assert scheduled(world) == [b"stays"]
         world.check_at_rest()
     later(world, 5.0)
-    assert consumer(world).bodies == [b"stays"]
+    assert world.consumer().bodies == [b"stays"]
 
 
 def test_what_is_being_removed_does_not_fall_due(world: World) -> None:
@@ -79,7 +67,7 @@ def test_what_is_being_removed_does_not_fall_due(world: World) -> None:
     world.settle()
     assert client.confirmed == ["r"]
     later(world, 5.0)
-    assert (consumer(world).bodies, scheduled(world)) == ([], [])
+    assert (world.consumer().bodies, scheduled(world)) == ([], [])
     world.check_at_rest()
     assert not world.broker.scheduler.leaving
 
@@ -170,7 +158,5 @@ def test_what_cannot_be_asked_of_the_scheduler(world: World, headers: dict[str, 
 
 
 def test_destinations_that_nobody_can_send_to(world: World) -> None:
-    client = world.connect()
-    client.send(b"x", "queue://a.>", properties=dict(DELAY))
-    world.settle()
+    client = world.send(b"x", queue="queue://a.>", properties=dict(DELAY))
     assert client.codes == ["DESTINATION_REFUSED"]

@@ -7,17 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.store.segment_log import JOURNAL_DIRECTORY
-from tests.broker.world import Client, World
-
-
-def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch: int = 0) -> Client:
-    client = world.connect()
-    client.subscribe(queue, ack, prefetch)
-    world.settle()
-    return client
-
+from tests.broker.world import World
 
 # -- lease -------------------------------------------------------------------------------------------------------------
 
@@ -26,12 +18,12 @@ def test_nothing_is_confirmed_or_delivered_while_the_lease_is_in_doubt(world: Wo
     producer = world.connect()
     before = producer.send(b"1")
     world.settle()
-    client = consumer(world)
+    client = world.consumer()
     seen = list(client.confirmed)
     world.valid = False
     receipts = [producer.send(b"2"), producer.send(b"n", persistent=False)]
     acknowledged = client.ack(b"1")
-    other = consumer(world)
+    other = world.consumer()
     world.settle()
     assert producer.confirmed == [before]
     assert (client.bodies, client.confirmed, other.confirmed) == ([b"1"], seen, [])
@@ -71,7 +63,7 @@ def test_receipts_come_in_the_turn_after_the_sync(world: World) -> None:
 
 
 def test_a_message_is_delivered_only_when_it_is_durable(world: World) -> None:
-    client = consumer(world)
+    client = world.consumer()
     world.connect().send(b"1")
     world.turn()
     world.runner.work()
@@ -94,7 +86,7 @@ def test_a_small_batch_may_be_synced_in_place(world: World) -> None:
 def pump(world: World, count: int) -> None:
     """Messages come and go."""
     producer = world.connect()
-    client = consumer(world, "pump", ACK_AUTO)
+    client = world.consumer("pump", ACK_AUTO)
     for _ in range(count):
         producer.send(bytes(500), "pump")
         world.settle()
@@ -120,8 +112,7 @@ def test_a_message_that_stays_is_copied_forward(tiny: World) -> None:
     for body in (b"1", b"2", b"3"):
         world.connect().send(body, "a", duplicate_id=body.decode(), properties={"colour": "red"})
     world.settle()
-    consumer(world, prefetch=1).lose()
-    world.settle()
+    world.lose(world.consumer(prefetch=1))
     for _ in range(3):
         pump(world, 50)
         assert len(world.segments()) <= 8
@@ -129,7 +120,7 @@ def test_a_message_that_stays_is_copied_forward(tiny: World) -> None:
         world.crash_and_recover()
     again = world.connect()
     again.send(b"2", duplicate_id="2")
-    client = consumer(world)
+    client = world.consumer()
     assert client.bodies == [b"1", b"2", b"3"]
     assert [delivery.redelivered for delivery in client.deliveries] == [1, 0, 0]
     assert client.deliveries[0].message.properties == {"colour": "red"}
@@ -142,16 +133,15 @@ def test_a_message_that_leaves_is_not_copied_behind_its_acknowledgement(tiny: Wo
         stays.send(b"%d" % number)
     world.settle()
     pump(world, 110)
-    client, producer = consumer(world), world.connect()
-    consumer(world, "pump", ACK_AUTO)
+    client, producer = world.consumer(), world.connect()
+    world.consumer("pump", ACK_AUTO)
     for number in range(count):
         producer.send(bytes(500), "pump")
         world.turn()
         client.begin()
         client.ack(b"%d" % number, "t")
         client.commit()  # waits while the batch before it commits
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
     assert world.segments()[0] > "00000001-00000004.seg"
     world.crash_and_recover()
     assert world.stored() == []
@@ -164,7 +154,7 @@ def test_a_crash_while_segments_are_given_back_brings_nothing_back(tiny: World, 
     world.connect().send(b"keep", "b", duplicate_id="k")
     world.settle()
     pump(world, 20)
-    stay, keep = consumer(world), consumer(world, "b")
+    stay, keep = world.consumer(), world.consumer("b")
     receipts = [stay.ack(b"stay"), keep.ack(b"keep")]
     for _ in range(steps):
         world.turn()
@@ -176,7 +166,7 @@ def test_a_crash_while_segments_are_given_back_brings_nothing_back(tiny: World, 
     for queue, gone in zip("ab", confirmed, strict=True):
         assert not (gone and world.stored(queue))
         for body in world.stored(queue):
-            consumer(world, queue).ack(body)
+            world.consumer(queue).ack(body)
             world.settle()
     pump(world, 8)
     world.check_at_rest()
@@ -201,7 +191,7 @@ def test_giving_back_ends_where_what_must_be_copied_is_larger_than_a_segment(mak
         producer.lose()
     world.settle()
     for queue in range(40):
-        consumer(world, f"q{queue}", ACK_AUTO).lose()
+        world.consumer(f"q{queue}", ACK_AUTO).lose()
     world.settle()  # fails where it does not come to rest
     before = world.replayed()
     size = sum(os.path.getsize(os.path.join(world.store, JOURNAL_DIRECTORY, name)) for name in world.segments())

@@ -39,10 +39,7 @@ def send_group(world: World, *texts: str, last: bool = False) -> None:
 def consumer(
     world: World, selector: str = "", prefetch: int = 1000, ack: str = ACK_INDIVIDUAL, **options: str
 ) -> Client:
-    client = world.connect()
-    client.subscribe("a", ack, prefetch, selector=selector, options=options)
-    world.settle()
-    return client
+    return world.consumer("a", ack, prefetch, selector=selector, options=options)
 
 
 def texts(client: Client) -> list[str]:
@@ -209,8 +206,7 @@ def drain(world: World, clients: list[Client], count: int) -> None:
             for delivery in client.deliveries[done[client] :]:
                 client.do(Ack(delivery.seq, "a"))
             done[client] = len(client.deliveries)
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
         assert sum(len(client.deliveries) for client in clients) > delivered, f"stands still after {delivered}"
 
 
@@ -219,8 +215,7 @@ def test_the_queue_is_plain_again_when_its_consumers_have_gone(world: World) -> 
     send_group(world, "a1")
     queue = world.broker.state.queues["queue://a"]
     assert queue.selection is not None
-    first.lose()
-    world.settle()
+    world.lose(first)
     assert queue.selection is None
     assert world.broker.memory.taken_bytes == queue.resident_bytes
     assert texts(consumer(world)) == ["a1"]
@@ -289,8 +284,7 @@ def test_what_comes_back_is_looked_at_again(world: World) -> None:
     second = consumer(world, "colour IN ('red', 'green')")
     send(world, b"3", colour="red")
     assert (texts(first), texts(second)) == (["1", "3"], ["2"])
-    first.lose()
-    world.settle()
+    world.lose(first)
     assert texts(second) == ["2", "1", "3"]
 
 
@@ -318,8 +312,7 @@ def test_an_exclusive_consumer_with_a_selector_keeps_the_rest_from_others(world:
     send(world, b"1", colour="green")
     send(world, b"2", colour="red")
     assert (texts(first), texts(other)) == (["2"], [])
-    first.lose()
-    world.settle()
+    world.lose(first)
     assert texts(other) == ["1", "2"]
 
 
@@ -396,8 +389,7 @@ def test_who_looks_at_old_messages_keeps_nobody_from_new_ones(on_disk: World, mo
         world.turn()
         turns += 1
         assert turns < 40, "it waits for a consumer that looks at all that is there"
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
 
 
 def test_large_messages(make_world: Callable[..., World]) -> None:

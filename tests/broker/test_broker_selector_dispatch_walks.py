@@ -180,12 +180,10 @@ def test_a_walk(make_world: Callable[..., World], seed: int, memory_limit_bytes:
             world.settle()
             for client in walk.consumers:
                 client.session.set_writable(True)
-            world.settle()
-            world.check_at_rest()
+            world.settle_and_check()
     for client in list(walk.consumers):
         client.lose()
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     queue = world.broker.state.queues["queue://a"]
     assert queue.selection is None
     waiting = walk.producer.session.sessions[0]._stalled

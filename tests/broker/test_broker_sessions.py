@@ -184,8 +184,7 @@ def test_two_sessions_share_their_temporary_queues_and_the_end_of_one_deletes_no
     world.settle()
     assert client.bodies_of("reply", 0) == [b"later"], "it is the connection's"
     assert client.failures == []
-    client.lose()
-    world.settle()
+    world.lose(client)
     assert not world.broker.topics.queues()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_durables import leave, subscriber
-from tests.broker.test_broker_limits import MakeWorld, ack_all, consumer, send_many
+from tests.broker.test_broker_limits import MakeWorld, ack_all, send_many
 from tests.broker.test_broker_scheduling import later, schedule, scheduled
 from tests.broker.world import Client, World
 
@@ -38,16 +38,13 @@ def test_at_the_store_limit_producers_wait_and_consumers_go_on(make_world: MakeW
     world = small_store(make_world)
     producer = fill(world)
     confirmed = len(producer.confirmed)
-    quick = world.connect()
-    quick.send(b"np", "np", persistent=False)
-    world.settle()
+    quick = world.send(b"np", queue="np", persistent=False)
     assert len(quick.confirmed) == 1  # it takes no room in the store
-    slow = consumer(world, prefetch=1)
+    slow = world.consumer(prefetch=1)
     done = 0
     while len(producer.confirmed) == confirmed:
         done = ack_all(slow, done)
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert not world.journal.at_limit
     assert len(world.segments()) <= 16
 
@@ -62,9 +59,8 @@ def test_at_the_store_limit_the_policy_fail_refuses(make_world: MakeWorld) -> No
     commit = client.commit()
     world.settle()
     assert client.errors == [("STORE_LIMIT", commit)]
-    consumer(world, ack=ACK_AUTO)
-    world.broker.sweep()
-    world.settle()
+    world.consumer(ack=ACK_AUTO)
+    world.sweep()
     send_many(world.connect(), 1, "b")
     world.settle()
     assert len(world.stored("b")) == 1
@@ -82,10 +78,9 @@ def test_at_the_store_limit_old_messages_that_nobody_wants_do_not_stop_the_other
             send_many(producer, 1, "a")
         world.settle()
     parked = len(world.stored("parked"))
-    consumer(world, ack=ACK_AUTO)
+    world.consumer(ack=ACK_AUTO)
     for _ in range(100):
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert not world.journal.at_limit
     assert len(world.stored("parked")) - parked in (0, 1)
     more = world.connect()
@@ -142,14 +137,10 @@ def test_a_store_that_is_full_of_what_lives_is_not_copied_again_and_again(make_w
         world.settle()
     journal = world.journal
     for _ in range(30):
-        world.clock.advance(1.0)
-        world.broker.sweep()
-        world.settle()
+        world.sweep(1.0)
     written = journal.bytes_written
     for _ in range(30):
-        world.clock.advance(1.0)
-        world.broker.sweep()
-        world.settle()
+        world.sweep(1.0)
     assert journal.bytes_written == written
     assert not journal.at_limit
 
@@ -170,9 +161,7 @@ def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld, w
         for _ in range(STEPS_MAX):
             if producer.reading:
                 break
-            world.clock.advance(1.0)
-            world.broker.sweep()
-            world.settle()
+            world.sweep(1.0)
         assert producer.reading, f"held up for ever after {number} messages"
         assert len(world.segments()) <= 16
     assert reached
@@ -189,14 +178,13 @@ def test_at_the_store_limit_what_falls_due_is_delivered(make_world: MakeWorld, r
         send_many(producer, 5, properties=times)
         world.settle()
     count = len(scheduled(world))
-    client = consumer(world, ack=ACK_AUTO)
+    client = world.consumer(ack=ACK_AUTO)
     later(world, 59.9)
     assert world.journal.at_limit
     assert client.bodies == []
     for _ in range(400):
         later(world, 1.0)
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert len(client.bodies) >= count * (1 + int(repeat)), "held up for ever"
     assert scheduled(world) == []
     assert producer.reading
@@ -216,11 +204,10 @@ def test_at_the_store_limit_jobs_that_repeat_for_nobody_wait(make_world: MakeWor
     assert world.journal.at_limit
     assert len(world.segments()) <= 16
     waited = sum(queue.stored for queue in world.broker.state.queues.values())
-    client = subscriber(world, ack=ACK_AUTO) if topic else consumer(world, ack=ACK_AUTO)
+    client = subscriber(world, ack=ACK_AUTO) if topic else world.consumer(ack=ACK_AUTO)
     for _ in range(30):
         later(world, 1.0)
-        world.broker.sweep()
-        world.settle()
+        world.sweep()
     assert len(client.bodies) > 2 * waited, "nothing falls due any more"
     assert not world.journal.at_limit
     world.check_at_rest()

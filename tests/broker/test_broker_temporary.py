@@ -40,8 +40,7 @@ def test_replies_wait_for_a_consumer(world: World) -> None:
     """Also those that come before the connection subscribes, and beside a slow consumer any number."""
     asker, service = world.connect(), world.connect()
     service.send(b"early", queue_of(asker))
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     asker.subscribe(queue_of(asker), ACK_AUTO, id="1")
     world.settle()
     assert asker.bodies == [b"early"]
@@ -80,8 +79,7 @@ def test_selectors_and_groups_are_those_of_queues(world: World) -> None:
     world.settle()
     assert sorted((d.subscription, d.body) for d in asker.deliveries) == [("1", b"1"), ("1", b"1"), ("2", b"2")]
     world.check_at_rest()
-    asker.lose()
-    world.settle()
+    world.lose(asker)
     assert world.broker.memory.taken_bytes == 0
 
 

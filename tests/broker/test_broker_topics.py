@@ -21,10 +21,7 @@ T = "topic://t"
 
 
 def consumer(world: World, topic: str = T, ack: str = ACK_AUTO, prefetch: int = 0, **options: str) -> Client:
-    client = world.connect()
-    client.subscribe(topic, ack, prefetch, options=options)
-    world.settle()
-    return client
+    return world.consumer(topic, ack, prefetch, options=options)
 
 
 def publish(world: World, *bodies: bytes, topic: str = T, **fields: object) -> Client:
@@ -50,8 +47,7 @@ def test_everybody_gets_everything_in_order_and_nothing_is_stored(world: World, 
     assert (world.segment_bytes(), world.journal.position()) == written
     for body in numbered(20):
         consumers[1].ack(body)
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.broker.memory.taken_bytes == 0
     assert not world.broker.state.queues
 
@@ -97,8 +93,7 @@ def test_prefetch_ack_and_redelivery_are_those_of_queues(world: World) -> None:
     assert client.deliveries[-1].redelivered == 1
     assert client.bodies == [*numbered(3), b"000"]
     world.check_at_rest()
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     assert world.broker.memory.taken_bytes == 0
 
@@ -137,8 +132,7 @@ def test_a_transaction_for_topics_alone(world: World, outcome_id: str) -> None:
     world.check_at_rest()
     producer.begin()
     producer.send(b"no", T, transaction="t")
-    producer.lose()
-    world.settle()
+    world.lose(producer)
     assert client.bodies == [b"1"]
     world.check_at_rest()
     assert world.broker.memory.taken_bytes == 0
@@ -173,12 +167,10 @@ def test_acks_in_a_transaction_of_a_subscription_that_has_ended(world: World) ->
         client.begin()
         client.ack(b"1", "t")
         client.unsubscribe(T)
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
         assert world.broker.memory.taken_bytes == 1 + MESSAGE_OVERHEAD_BYTES
         end(client)
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
         assert world.broker.memory.taken_bytes == 0
 
 
@@ -321,13 +313,10 @@ def test_what_is_refused_goes_to_the_dead_letter_queue(world: World) -> None:
     publish(world, b"n", persistent=False)
     client.nack(b"p")
     client.nack(b"n")
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert world.stored("DLQ.t") == [b"n", b"p"] or world.stored("DLQ.t") == [b"p", b"n"]
     world.crash_and_recover()
-    reader = world.connect()
-    reader.subscribe("DLQ.t")
-    world.settle()
+    reader = world.consumer("DLQ.t")
     assert reader.bodies == [b"p"]
     properties = reader.deliveries[0].message.properties
     assert properties is not None
@@ -409,21 +398,15 @@ def test_order_across_topics(world: World, ack: str) -> None:
 
 
 def test_a_topic_is_not_browsed(world: World) -> None:
-    client = world.connect()
-    client.subscribe(T, browser=True)
-    world.settle()
+    client = world.consumer(T, browser=True)
     assert client.codes == ["DESTINATION_REFUSED"]
 
 
 def test_nothing_is_sent_to_a_pattern(world: World) -> None:
     for destination in ("topic://a.*", "topic://>", "queue://a.>"):
-        client = world.connect()
-        client.send(b"x", destination)
-        world.settle()
+        client = world.send(b"x", queue=destination)
         assert client.codes == ["DESTINATION_REFUSED"]
     for destination in ("topic://a.>.b", "queue://a.>.*"):
-        client = world.connect()
-        client.subscribe(destination)
-        world.settle()
+        client = world.consumer(destination)
         assert client.codes == ["DESTINATION_REFUSED"]
     publish(world, b"x", topic="topic://a*")  # a word that only contains a star is one

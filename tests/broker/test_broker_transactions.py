@@ -23,15 +23,8 @@ def consumer(world: World, *queues: str, ack: str = ACK_INDIVIDUAL) -> Client:
     return client
 
 
-def send(world: World, *bodies: bytes, queue: str = "a", **fields: object) -> None:
-    producer = world.connect()
-    for body in bodies:
-        producer.send(body, queue, **fields)  # type: ignore[arg-type]
-    world.settle()
-
-
 def test_commit_moves_messages_between_queues_at_once(world: World) -> None:
-    send(world, b"in1", b"in2")
+    world.send(b"in1", b"in2")
     client = consumer(world)
     client.begin()
     client.ack(b"in1", "t")
@@ -65,7 +58,7 @@ def test_nothing_of_a_transaction_is_seen_before_it_commits(world: World, persis
 @pytest.mark.parametrize("how", ["abort", "lose", "disconnect", "crash"])
 @pytest.mark.parametrize("ack", [ACK_CLIENT, ACK_INDIVIDUAL])
 def test_rolled_back_it_never_was(world: World, how: str, ack: str) -> None:
-    send(world, b"1", b"2", b"3")
+    world.send(b"1", b"2", b"3")
     client = consumer(world, ack=ack)
     client.begin()
     client.send(b"x", "b", transaction="t")
@@ -83,8 +76,7 @@ def test_rolled_back_it_never_was(world: World, how: str, ack: str) -> None:
     if how == "abort":
         assert client.bodies[3:] == ([b"2"] if ack == ACK_INDIVIDUAL else [b"1", b"2"])
         assert client.deliveries[-1].redelivered == 1
-        client.lose()
-        world.settle()
+        world.lose(client)
     assert consumer(world).bodies == [b"1", b"2", b"3"]
 
 
@@ -93,7 +85,7 @@ def test_rolled_back_it_never_was(world: World, how: str, ack: str) -> None:
 def test_a_client_acknowledges_again_right_after_it_has_aborted(world: World, ack: str, turns: int) -> None:
     """Some clients show the message to their program again by themselves. Whether the next frame comes in the same read
     as the ABORT makes no difference."""
-    send(world, b"1")
+    world.send(b"1")
     client = consumer(world, ack=ack)
     client.begin()
     client.ack(b"1", "t")
@@ -110,7 +102,7 @@ def test_a_client_acknowledges_again_right_after_it_has_aborted(world: World, ac
 
 
 def test_what_is_paused_does_not_come_again_before_it_is_resumed(world: World) -> None:
-    send(world, b"1")
+    world.send(b"1")
     client = consumer(world)
     client.begin()
     client.ack(b"1", "t")
@@ -124,7 +116,7 @@ def test_what_is_paused_does_not_come_again_before_it_is_resumed(world: World) -
 
 
 def test_what_a_transaction_took_is_not_given_to_others_until_it_ends(world: World) -> None:
-    send(world, b"1")
+    world.send(b"1")
     client = consumer(world)
     client.begin()
     client.ack(b"1", "t")
@@ -163,8 +155,8 @@ def test_order_of_messages_is_that_of_commits(world: World) -> None:
 
 
 def test_parts_that_are_not_persistent(world: World) -> None:
-    send(world, b"p")
-    send(world, b"n", persistent=False)
+    world.send(b"p")
+    world.send(b"n", persistent=False)
     client = consumer(world)
     client.begin()
     client.ack(b"p", "t")
@@ -201,7 +193,7 @@ def test_an_empty_transaction_commits(world: World) -> None:
 
 
 def test_refusals_take_effect_with_the_commit(world: World) -> None:
-    send(world, b"1", b"2")
+    world.send(b"1", b"2")
     client = consumer(world)
     client.begin()
     client.nack(b"1", "t")
@@ -215,7 +207,7 @@ def test_refusals_take_effect_with_the_commit(world: World) -> None:
 
 
 def test_a_refusal_rolled_back_is_delivered_again(world: World) -> None:
-    send(world, b"1")
+    world.send(b"1")
     client = consumer(world)
     client.begin()
     client.nack(b"1", "t")
@@ -226,7 +218,7 @@ def test_a_refusal_rolled_back_is_delivered_again(world: World) -> None:
 
 def test_rollbacks_count_as_failures(make_world: Callable[..., World]) -> None:
     world = make_world(maximum_redeliveries=1)
-    send(world, b"1")
+    world.send(b"1")
     client = consumer(world)
     for _ in range(2):
         client.begin()
@@ -239,7 +231,7 @@ def test_rollbacks_count_as_failures(make_world: Callable[..., World]) -> None:
 
 @pytest.mark.parametrize("torn", [0.0, 0.3, 0.9, None])
 def test_a_crash_while_it_commits_gives_all_or_nothing(world: World, torn: float | None) -> None:
-    send(world, b"in")
+    world.send(b"in")
     client = consumer(world)
     client.begin()
     client.ack(b"in", "t")
@@ -255,7 +247,7 @@ def test_a_crash_while_it_commits_gives_all_or_nothing(world: World, torn: float
 
 
 def test_acknowledging_in_an_unknown_transaction_loses_nothing(world: World) -> None:
-    send(world, b"1", b"2")
+    world.send(b"1", b"2")
     for command in ("ack", "nack"):
         client = consumer(world)
         getattr(client, command)(b"1", "nobody")
@@ -270,7 +262,7 @@ def test_acknowledging_in_an_unknown_transaction_loses_nothing(world: World) -> 
 
 def test_one_that_stays_open_too_long_is_rolled_back(make_world: Callable[..., World]) -> None:
     world = make_world(transaction_timeout_s=10.0)
-    send(world, b"1")
+    world.send(b"1")
     client = consumer(world)
     client.begin()
     client.ack(b"1", "t")
@@ -500,8 +492,7 @@ def test_outcomes_outlive_their_segments_and_keep_their_age(make_world: Callable
         drain = consumer(world)
         for delivery in list(drain.deliveries):
             drain.do(Ack(delivery.seq, "a"))
-        drain.lose()
-        world.settle()
+        world.lose(drain)
         expected = [f"o{n}" for n in range(max(0, number - 5), number + 1)]
         assert list(world.broker.state.outcomes) == expected
         assert list(dict(world.replayed()["outcomes"])) == expected

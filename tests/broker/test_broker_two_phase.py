@@ -59,19 +59,14 @@ def prepared(world: World, xid: AnyXid = "x", *bodies: bytes, **fields: Any) -> 
 
 def drain(world: World, queue: str = "a") -> list[tuple[bytes, int]]:
     """(body, deliveries before) of all that a consumer gets."""
-    client = world.connect()
-    client.subscribe(queue)
-    world.settle()
+    client = world.consumer(queue)
     found = [(delivery.body, delivery.redelivered) for delivery in client.deliveries]
-    client.lose()
-    world.settle()
+    world.lose(client)
     return found
 
 
 def listed(world: World) -> list[dict[str, Any]]:
-    client = world.connect()
-    client.subscribe(PREPARED_NAME, ACK_AUTO, browser=True)
-    world.settle()
+    client = world.consumer(PREPARED_NAME, ACK_AUTO, browser=True)
     assert client.browsed_ids == [PREPARED_NAME]
     return [json.loads(delivery.body) for delivery in client.deliveries]
 
@@ -79,9 +74,7 @@ def listed(world: World) -> list[dict[str, Any]]:
 def with_order(world: World) -> Client:
     """Somebody works on an order: an acknowledgement, and a send to another queue, are prepared."""
     world.connect().send(b"order")
-    worker = world.connect()
-    worker.subscribe()
-    world.settle()
+    worker = world.consumer()
     worker.begin()
     worker.ack(b"order", "t")
     worker.send(b"done", "b", transaction="t")
@@ -94,8 +87,7 @@ def with_order(world: World) -> Client:
 def test_prepared_and_finished_by_somebody_else(make_world: MakeWorld, commit: bool, crash: bool) -> None:
     world = make_world()
     worker = with_order(world)
-    worker.lose()
-    world.settle()
+    world.lose(worker)
     if crash:
         world.crash_and_recover()
     assert (drain(world), drain(world, "b")) == ([], [])
@@ -137,15 +129,11 @@ def test_how_it_ends_is_told_to_nobody_before_it_is_durable(make_world: MakeWorl
 
 def test_nothing_is_sent_to_the_list(make_world: MakeWorld) -> None:
     world = make_world()
-    client = world.connect()
-    client.send(b"1", PREPARED_NAME)
-    world.settle()
+    client = world.send(b"1", queue=PREPARED_NAME)
     assert client.codes == ["DESTINATION_REFUSED"]
     prepared(world, "x1")
     prepared(world, "x2")
-    browser = world.connect()
-    browser.subscribe(PREPARED_NAME, prefetch=1, browser=True)
-    world.settle()
+    browser = world.consumer(PREPARED_NAME, prefetch=1, browser=True)
     assert len(browser.deliveries) == 1
     browser.ack(browser.bodies[0])
     world.settle()
@@ -160,15 +148,12 @@ def test_what_was_held_comes_back_in_its_place(make_world: MakeWorld) -> None:
     producer = world.connect()
     for body in (b"1", b"2", b"3", b"4"):
         producer.send(body)
-    worker = world.connect()
-    worker.subscribe(prefetch=3)
-    world.settle()
+    worker = world.consumer(prefetch=3)
     worker.begin()
     for body in (b"3", b"1"):
         worker.ack(body, "t")
     prepare(worker)
-    worker.lose()
-    world.settle()
+    world.lose(worker)
     assert [body for body, _ in drain(world)] == [b"2", b"4"]
     finish(world, commit=False)
     assert [body for body, _ in drain(world)] == [b"1", b"2", b"3", b"4"]
@@ -257,9 +242,7 @@ def test_a_message_to_a_topic_that_queues_take_is_prepared(make_world: MakeWorld
 def test_what_cannot_be_prepared_is_rolled_back(make_world: MakeWorld, what: str) -> None:
     world = make_world()
     world.connect().send(b"order")
-    client = world.connect()
-    client.subscribe()
-    world.settle()
+    client = world.consumer()
     client.begin()
     client.ack(b"order", "t") if what != "nack" else client.nack(b"order", "t")
     if what != "nack":
@@ -303,9 +286,7 @@ def test_ids_are_taken_until_it_ends(make_world: MakeWorld) -> None:
         assert token not in other.confirmed
         finish(world, commit=commit)
         assert (token in other.confirmed, other.codes) == (commit, [] if commit else ["TRANSACTION_ROLLED_BACK"])
-        third = world.connect()
-        third.send(b"third", duplicate_id="m")
-        world.settle()
+        world.send(b"third", duplicate_id="m")
         assert world.stored() == ([b"1"] if commit else [b"third"])
         world.check_at_rest()
         world.crash_and_recover()
@@ -342,9 +323,7 @@ def test_a_full_disk_refuses_the_prepare_and_not_the_end(make_world: MakeWorld) 
 def test_a_prepare_that_meets_a_full_disk_never_took_place(make_world: MakeWorld) -> None:
     world = make_world()
     world.connect().send(b"order")
-    client = world.connect()
-    client.subscribe()
-    world.settle()
+    client = world.consumer()
     client.begin()
     client.ack(b"order", "t")
     client.send(b"2", "b", transaction="t", duplicate_id="m")
@@ -371,12 +350,9 @@ def test_orphans_time_out_by_the_wall_clock(make_world: MakeWorld, asked: int | 
     left = {None: 20.0, 5000: 5.0, 0: 1e6}[asked]
     world.clock.advance(left / 2)
     world.crash_and_recover()
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert len(listed(world)) == 1
-    world.clock.advance(left / 2 + 1)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(left / 2 + 1)
     assert (len(listed(world)), len(drain(world))) == ((1, 0) if asked == 0 else (0, 1))
     assert finish(world).codes == ([] if asked == 0 else ["TRANSACTION_ROLLED_BACK"])
     world.check_at_rest()
@@ -458,8 +434,7 @@ def test_a_prepare_that_comes_beside_the_commit_of_its_batch_is_rolled_back(make
     zombie.do(Prepare("t", "zombie", None, "job", 1, world.next_receipt()))
     driver.do(CommitBatch("job", 1, ["x1"], world.next_receipt()))
     world.settle()
-    world.broker.sweep()
-    world.settle()
+    world.sweep()
     assert (driver.outcomes, world.stored(), listed(world)) == (["committed"], [b"1"], [])
 
 
@@ -524,9 +499,7 @@ def test_a_walk(make_world: MakeWorld, seed: int) -> None:
             orders += 1
             producer.send(b"%d" % orders, duplicate_id=f"o{orders}")
         elif what < 0.6:
-            worker = world.connect()
-            worker.subscribe(prefetch=dice.randint(1, 4))
-            world.settle()
+            worker = world.consumer(prefetch=dice.randint(1, 4))
             if bodies := worker.bodies:
                 xid += 1
                 worker.begin()

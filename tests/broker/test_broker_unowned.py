@@ -96,9 +96,7 @@ def test_a_message_for_a_durable_subscription(
     client = taken_over(world)
     client.send(b"again", "topic://news", duplicate_id=id)
     world.settle()
-    reader = world.connect("c")
-    reader.subscribe("topic://news", subscription_name="d")
-    world.settle()
+    reader = world.consumer("topic://news", subscription_name="d", client_id="c")
     assert reader.bodies == ([b"before"] if answers else [b"before", b"again"])
 
 

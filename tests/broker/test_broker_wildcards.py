@@ -19,10 +19,7 @@ from tests.sampling import sampled
 
 
 def consumer(world: World, name: str, ack: str = ACK_INDIVIDUAL, prefetch: int = 0, **fields: Any) -> Client:
-    client = world.connect()
-    client.subscribe(name, ack, prefetch, id="s", **fields)
-    world.settle()
-    return client
+    return world.consumer(name, ack, prefetch, id="s", **fields)
 
 
 def send(world: World, *bodies: bytes, persistent: bool = True) -> Client:
@@ -61,8 +58,7 @@ def test_the_prefetch_is_that_of_all_together(world: World) -> None:
     for done in range(1, 10):
         assert len(client.deliveries) == min(9, done + 1)
         client.ack(client.bodies[done - 1])
-        world.settle()
-        world.check_at_rest()
+        world.settle_and_check()
     assert sorted(client.bodies) == sorted(b"o.%d:%d" % (i % 3, i) for i in range(9))
 
 
@@ -76,8 +72,7 @@ def test_a_cumulative_acknowledgement_covers_all_queues(world: World) -> None:
     client.begin()
     client.ack(client.bodies[8], "t")
     client.abort()
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     world.crash_and_recover()
     assert sorted(world.stored("o.0") + world.stored("o.1") + world.stored("o.2")) == sorted(client.bodies[7:9])
 
@@ -87,8 +82,7 @@ def test_what_it_held_goes_back_and_only_the_oldest_has_failed(make_world: Calla
     send(world, b"a:1", b"b:1", b"b:2")
     client = consumer(world, "queue://a,queue://b")
     oldest = client.bodies[0]
-    client.lose()
-    world.settle()
+    world.lose(client)
     world.check_at_rest()
     queue = oldest.partition(b":")[0].decode()
     assert world.stored("DLQ." + queue) == [oldest]
@@ -128,8 +122,7 @@ def test_queues_that_hold_nothing_are_forgotten_all_the_same(world: World) -> No
         send(world, *[b"o.%d:%d" % (i, round) for i in range(10)])
         assert len(client.bodies) == 10 * (round + 1)
         for _ in range(2):
-            world.broker.sweep()
-            world.settle()
+            world.sweep()
         assert not world.broker.state.queues
         world.check_at_rest()
 
@@ -138,8 +131,7 @@ def test_a_queue_that_is_named_is_consumed_again_after_it_was_forgotten(world: W
     client = consumer(world, "queue://a,queue://b", ACK_AUTO)
     for round in range(3):
         for _ in range(2):
-            world.broker.sweep()
-            world.settle()
+            world.sweep()
         assert not world.broker.state.queues
         send(world, b"a:%d" % round, b"b:%d" % round)
         assert sorted(client.bodies[-2:]) == [b"a:%d" % round, b"b:%d" % round]
@@ -166,8 +158,7 @@ def test_one_queue_meant_twice_has_one_consumer(world: World) -> None:
     send(world, b"o.a:1", b"o.b:1")
     assert sorted(client.bodies) == [b"o.a:1", b"o.b:1"]
     client.unsubscribe("s")
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()
     assert not any(queue.subscriptions for queue in world.broker.state.queues.values())
 
 
@@ -200,8 +191,7 @@ def test_at_random(world: World, seed: int) -> None:
                 client.do(Ack(seq, "s"))
                 acked.update(body for each, body in before.items() if each not in unacked)
         if rng.random() < 0.3:
-            world.settle()
-            world.check_at_rest()
+            world.settle_and_check()
     for client in clients:
         client.lose()
     drain = consumer(world, ">", ACK_AUTO)
@@ -303,8 +293,7 @@ def test_wildcards_of_many_kinds_lose_and_double_nothing(make_world: Callable[..
                 command = Nack(held[-1], "s", "r", "", True) if rng.random() < 0.2 else Ack(held[-1], "s", "r")
                 client.do(command)
         if rng.random() < 0.7:
-            world.settle()
-            world.check_at_rest()
+            world.settle_and_check()
     for client in clients:
         assert not client.errors
         client.lose()
@@ -401,5 +390,4 @@ def test_very_many_parked_members_wake_in_slices(world: World, monkeypatch: pyte
         world.runner.step()
     assert sum(woken) >= 19
     assert max(woken) <= 3
-    world.settle()
-    world.check_at_rest()
+    world.settle_and_check()

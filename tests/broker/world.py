@@ -430,6 +430,42 @@ class World:
         self.clients.append(Client(self, client_id, **who))
         return self.clients[-1]
 
+    def consumer(
+        self,
+        queue: str = "a",
+        ack: str = ACK_INDIVIDUAL,
+        prefetch: int = 0,
+        *,
+        client_id: str = "",
+        user: str = "",
+        **fields: Any,
+    ) -> Client:
+        """A new client that consumes, and has what waited for it."""
+        client = self.connect(client_id, user=user)
+        client.subscribe(queue, ack, prefetch, **fields)
+        self.settle()
+        return client
+
+    def send(self, *bodies: bytes, queue: str = "a", user: str = "", **fields: Any) -> Client:
+        """A new client that sends, and knows how it ended."""
+        client = self.connect(user=user)
+        for body in bodies:
+            client.send(body, queue, **fields)
+        self.settle()
+        return client
+
+    def lose(self, *clients: Client) -> None:
+        """Their connections break, and the broker sees it."""
+        for client in clients:
+            client.lose()
+        self.settle()
+
+    def sweep(self, after_s: float = 0.0) -> None:
+        """The broker looks, so much later, for what time has ended."""
+        self.clock.advance(after_s)
+        self.broker.sweep()
+        self.settle()
+
     def next_receipt(self) -> str:
         self._receipts += 1
         return f"r{self._receipts}"
@@ -538,6 +574,10 @@ class World:
         messages = [message for queue in self.broker.state.queues.values() for message in queue.messages.values()]
         bodies = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
         return sum(bodies.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
+
+    def settle_and_check(self) -> None:
+        self.settle()
+        self.check_at_rest()
 
     def check_at_rest(self) -> None:
         """What must hold when nothing is on its way: the memory is accounted for exactly, every stored message has a

@@ -257,8 +257,7 @@ def play(world: BrokerWorld, script: list[tuple[str, int]]) -> None:
                 client.ack(held[choice % len(held)].body, "t")
             client.commit(outcome_id=f"c{choice}")
         elif verb == "t":
-            client.lose()
-            world.settle()
+            world.lose(client)
             world.crash_and_recover()
         world.settle()
         if client.refused or not client.connected:

@@ -196,8 +196,7 @@ def used_store(path: Path) -> World:
         client.commit(outcome_id=f"commit{term}")
         client.send(b"of both %d" % term + b"x" * 900, "queue://a,queue://b", duplicate_id=f"both{term}")
         world.settle()
-        client.lose()
-        world.settle()
+        world.lose(client)
         world.crash_and_recover()
     return world
 
@@ -240,21 +239,16 @@ def with_subscriptions(path: Path) -> World:
     world = World(path)
     subscriptions = (("all", "topic://t.>", ""), ("red", "topic://t.a", "color = 'red'"), ("x", "topic://x", ""))
     for name, topic, selector in subscriptions:
-        client = world.connect("c")
-        client.subscribe(topic, id="d", subscription_name=name, selector=selector)
-        world.settle()
+        client = world.consumer(topic, id="d", subscription_name=name, selector=selector, client_id="c")
         client.lose()
     producer = world.connect()
     for number, color in enumerate(["red", "blue", "red"]):
         producer.send(b"%d" % number, "topic://t.a", properties={"color": color}, duplicate_id=f"p{number}")
     producer.send(b"no id", "topic://t.b", content=TEXT, priority=7)
     world.settle()
-    client = world.connect("c")
-    client.subscribe("topic://t.>", id="d", subscription_name="all")
-    world.settle()
+    client = world.consumer("topic://t.>", id="d", subscription_name="all", client_id="c")
     client.ack(b"0")
-    client.lose()
-    world.settle()
+    world.lose(client)
     for owner, batch, content in (("job", 4, None), ("other", 2, None), ("job", 7, (5, 1 << 63))):
         producer.do(CommitBatch(owner, batch, [], content=content))
         world.settle()

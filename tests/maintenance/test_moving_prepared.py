@@ -137,15 +137,11 @@ def test_it_is_finished_where_it_was_moved_to(old: World, tmp_path: Path, commit
     world.check_at_rest()
     world.crash_and_recover()
     world.check_at_rest()
-    reader = world.connect("w")
-    reader.subscribe("topic://t", id="d", subscription_name="s", prefetch=9)
-    world.settle()
+    reader = world.consumer("topic://t", id="d", subscription_name="s", prefetch=9, client_id="w")
     assert reader.bodies == ([b"1", b"2"] if commit else [b"1", b"2", b"3"])
     came_again = [(b"1", 2), (b"2", 1)]
     assert drain(world, "a") == [*([] if commit else came_again), (b"3", 1), (b"4", 0)]
-    consumer = world.connect()
-    consumer.subscribe("b")
-    world.settle()
+    consumer = world.consumer("b")
     assert consumer.bodies == ([b"done", b"also"] if commit else [])
     if commit:
         message = consumer.deliveries[0].message
@@ -277,9 +273,7 @@ def test_its_time_goes_on(old: World, tmp_path: Path) -> None:
     worker.send(b"2", "b", transaction="t")
     prepare(worker, timeout_ms=1000)
     world = moved(old, tmp_path / "new")
-    world.clock.advance(2.0)
-    world.broker.sweep()
-    world.settle()
+    world.sweep(2.0)
     assert (listed(world), world.stored("a"), world.stored("b")) == ([], [b"1"], [])
     world.close()
 

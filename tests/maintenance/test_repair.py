@@ -448,9 +448,7 @@ def test_a_retained_message_is_kept(tmp_path: Path) -> None:
 def test_durable_subscriptions_and_what_waits_for_them(tmp_path: Path) -> None:
     world = used_store(tmp_path)
     for name in "st":
-        client = world.connect("c")
-        client.subscribe("topic://t", id="d", subscription_name=name)
-        world.settle()
+        client = world.consumer("topic://t", id="d", subscription_name=name, client_id="c")
         client.lose()
     client = world.connect()
     for number in range(40):

@@ -89,8 +89,7 @@ class _Stage:
         client = Connected(self.world, "root", None, Connect(), partial(self.hear, ""), {}, {})
         client.tell(Send(Message(TOPIC_SCHEME + TOPIC, b"published %d" % self.published)))
         self.world.settle()
-        client.lose()
-        self.world.settle()
+        self.world.lose(client)
 
     def act(self, step: Step, body: bytes) -> None:
         key = step.user, step.protocol, step.name
@@ -102,8 +101,7 @@ class _Stage:
         if step.action == OPEN:
             self.left_open[key] = client
         elif step.action == LEAVE or step.action not in GOES_ON:
-            client.lose()
-            self.world.settle()
+            self.world.lose(client)
 
     def login(self, step: Step) -> Connected | None:
         """A connection of that user, None = the broker refuses it."""

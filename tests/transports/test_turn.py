@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amq.transports.turn import UNASKED_DELAY_S, Turn
-from tests.broker.test_broker_dead_letters import consumer, send
+from tests.broker.test_broker_dead_letters import send
 from tests.broker.world import Client, World
 
 
@@ -63,7 +63,7 @@ def test_one_alarm_for_what_is_due_first(world: World) -> None:
     loop: Any = Loop(world)
     turn = Turn(loop)
     send(world, b"1", b"2")
-    client = consumer(world)
+    client = world.consumer()
     turn.serve(world.broker, world.journal, lambda: world.valid)
     loop.run()
     assert not loop.timers
@@ -93,7 +93,7 @@ def test_an_earlier_one_takes_the_place_of_the_alarm(world: World) -> None:
     turn = Turn(loop)
     turn.serve(world.broker, world.journal, lambda: world.valid)
     send(world, b"late", b"early")
-    client = consumer(world)
+    client = world.consumer()
     for body, delay_s in ((b"late", 9.0), (b"early", 1.0)):
         world.broker.reconfigure(type(world.config)(store=world.store, redelivery_delay_s=delay_s))
         client.nack(body, requeue=True)
@@ -109,7 +109,7 @@ def test_nothing_rings_when_the_mastership_is_over(world: World) -> None:
     loop: Any = Loop(world)
     turn = Turn(loop)
     send(world, b"1")
-    client = consumer(world)
+    client = world.consumer()
     client.nack(b"1", requeue=True)
     world.settle()
     turn.serve(world.broker, world.journal, lambda: world.valid)
@@ -123,7 +123,7 @@ def test_an_alarm_in_doubt_waits_for_the_lease(world: World) -> None:
     loop: Any = Loop(world)
     turn = Turn(loop)
     send(world, b"1")
-    client = consumer(world)
+    client = world.consumer()
     client.nack(b"1", requeue=True)
     world.settle()
     turn.serve(world.broker, world.journal, lambda: world.valid)
@@ -162,7 +162,7 @@ def lone_consumer(world: World) -> tuple[Any, Client]:
     world.broker.wake = turn.wake
     turn.serve(world.broker, world.journal, lambda: world.valid)
     send(world, b"0")
-    client = consumer(world)
+    client = world.consumer()
     loop.run()
     client.send_out()
     return loop, client
