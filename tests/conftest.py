@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.certificates import Authority
+from tests.coroutines import coroutine_of
 from tests.sampling import USUAL_EXAMPLES
 from tests.scopes import has_other_levels, rank_of, scope_of
 
@@ -80,6 +82,15 @@ class ByScope(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    coroutine = coroutine_of(pyfuncitem)
+    if coroutine is None:
+        return None
+    asyncio.run(coroutine)
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)

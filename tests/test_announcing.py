@@ -189,50 +189,44 @@ class Counted:
         self.told += 1
 
 
-def test_thousands_are_told_in_steps() -> None:
-    async def main() -> None:
-        events = Events()
-        heard: list[GroupChanged] = []
-        events.listen(GroupChanged, heard.append)
-        announcer = Announcer(asyncio.get_running_loop(), events)
-        clients = [Counted() for _ in range(2 * STEP + 1)]
+async def test_thousands_are_told_in_steps() -> None:
+    events = Events()
+    heard: list[GroupChanged] = []
+    events.listen(GroupChanged, heard.append)
+    announcer = Announcer(asyncio.get_running_loop(), events)
+    clients = [Counted() for _ in range(2 * STEP + 1)]
 
-        def told() -> int:
-            return sum(client.told for client in clients)
+    def told() -> int:
+        return sum(client.told for client in clients)
 
-        announcer.change(["stomp://a:1"], clients)
-        counts = [told()]
-        for _ in range(4):
-            await asyncio.sleep(0)
-            counts.append(told())
-        assert counts == [0, STEP, 2 * STEP, 2 * STEP + 1, 2 * STEP + 1]
-        announcer.change(["stomp://a:1"], clients)  # the same
+    announcer.change(["stomp://a:1"], clients)
+    counts = [told()]
+    for _ in range(4):
         await asyncio.sleep(0)
-        assert told() == len(clients)
-        announcer.change(["stomp://b:1"], clients)
+        counts.append(told())
+    assert counts == [0, STEP, 2 * STEP, 2 * STEP + 1, 2 * STEP + 1]
+    announcer.change(["stomp://a:1"], clients)  # the same
+    await asyncio.sleep(0)
+    assert told() == len(clients)
+    announcer.change(["stomp://b:1"], clients)
+    await asyncio.sleep(0)
+    announcer.change(["stomp://c:1"], clients)  # meanwhile: everybody is told anew, by one walk
+    for _ in range(9):
         await asyncio.sleep(0)
-        announcer.change(["stomp://c:1"], clients)  # meanwhile: everybody is told anew, by one walk
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert [client.told for client in clients] == [3] * STEP + [2] * (STEP + 1)
-        assert [event.brokers for event in heard] == [("stomp://a:1",), ("stomp://b:1",), ("stomp://c:1",)]
-        announcer.change(["stomp://d:1"], clients)
-        announcer.stop()
-        await asyncio.sleep(0)
-        assert told() == 3 * len(clients) - STEP - 1
-
-    asyncio.run(main())
+    assert [client.told for client in clients] == [3] * STEP + [2] * (STEP + 1)
+    assert [event.brokers for event in heard] == [("stomp://a:1",), ("stomp://b:1",), ("stomp://c:1",)]
+    announcer.change(["stomp://d:1"], clients)
+    announcer.stop()
+    await asyncio.sleep(0)
+    assert told() == 3 * len(clients) - STEP - 1
 
 
-def test_a_client_of_another_host_hears_of_no_loopback_address() -> None:
-    async def main() -> None:
-        announcer = Announcer(asyncio.get_running_loop(), Events())
-        assert announcer.brokers(loopback=True) == ()
-        announcer.change(["stomp://127.0.0.1:1", "stomp://b:2", "stomp://localhost:3"], ())
-        assert announcer.brokers(loopback=True) == ("stomp://127.0.0.1:1", "stomp://b:2", "stomp://localhost:3")
-        assert announcer.brokers(loopback=False) == ("stomp://b:2",)
-
-    asyncio.run(main())
+async def test_a_client_of_another_host_hears_of_no_loopback_address() -> None:
+    announcer = Announcer(asyncio.get_running_loop(), Events())
+    assert announcer.brokers(loopback=True) == ()
+    announcer.change(["stomp://127.0.0.1:1", "stomp://b:2", "stomp://localhost:3"], ())
+    assert announcer.brokers(loopback=True) == ("stomp://127.0.0.1:1", "stomp://b:2", "stomp://localhost:3")
+    assert announcer.brokers(loopback=False) == ("stomp://b:2",)
 
 
 # -- what STOMP says ---------------------------------------------------------------------------------------------------
@@ -263,16 +257,13 @@ def test_connected_tells_where_the_group_is(tmp_path: Path) -> None:
     serve(tmp_path, test)
 
 
-def test_a_client_of_tls_hears_of_addresses_with_tls_only() -> None:
-    async def main() -> None:
-        announcer = Announcer(asyncio.get_running_loop(), Events())
-        both = ("auto://a:1", "auto+ssl://a:2", "stomp+ssl://127.0.0.1:3")
-        announcer.change(both, [])
-        assert announcer.brokers(True, tls=False) == both[:1]
-        assert announcer.brokers(True, tls=True) == both[1:]
-        assert announcer.brokers(False, tls=True) == both[1:2]
-
-    asyncio.run(main())
+async def test_a_client_of_tls_hears_of_addresses_with_tls_only() -> None:
+    announcer = Announcer(asyncio.get_running_loop(), Events())
+    both = ("auto://a:1", "auto+ssl://a:2", "stomp+ssl://127.0.0.1:3")
+    announcer.change(both, [])
+    assert announcer.brokers(True, tls=False) == both[:1]
+    assert announcer.brokers(True, tls=True) == both[1:]
+    assert announcer.brokers(False, tls=True) == both[1:2]
 
 
 def test_a_port_for_all_protocols_is_told_in_the_form_that_a_client_writes(tmp_path: Path) -> None:
@@ -357,76 +348,66 @@ def test_a_client_that_does_not_read_is_told_once_it_has_read(tmp_path: Path) ->
 # -- a real group ------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_is_told_who_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_is_told_who_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amq.node.contender, "MEET_S", 0.02)
+    async with services(tmp_path) as world:
+        _, port = await world.master("a")
+        urls = [f"stomp://127.0.0.1:{port}"]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(connect(amq_brokers_receipt="where"))
+        frames = FrameReader(FrameLimits(), "1.2")
 
-    async def main() -> None:
-        async with services(tmp_path) as world:
-            _, port = await world.master("a")
-            urls = [f"stomp://127.0.0.1:{port}"]
+        async def hear() -> list[str]:
+            while not (found := frames.feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))):
+                pass
+            assert len(found) == 1
+            return found[0].headers["brokers"].split(",")
+
+        assert await hear() == urls
+        second, other = await world.start("b")
+        assert await hear() == [*urls, f"stomp://127.0.0.1:{other}"]
+        said = json.loads((world.store / "brokers" / "b.json").read_bytes().split(b"\n")[0])["body"]
+        assert said["facts"]["addresses"] == [f"stomp://127.0.0.1:{other}"]
+        await second.stop()
+        assert await hear() == urls
+        writer.close()
+
+
+async def test_a_new_master_tells_from_its_first_client_on(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
+        first, _ = await world.master("a")
+        slaves = dict([await world.start("b"), await world.start("c")])
+        await until(lambda: all(each.role is Role.SLAVE for each in slaves))
+        await first.stop()
+        await until(lambda: any(each.role is Role.MASTER for each in slaves))
+        urls = [f"stomp://127.0.0.1:{slaves[each]}" for each in sorted(slaves, key=lambda each: each.role.value)]
+        master, _slave = urls
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(master.rpartition(":")[2]))
+        writer.write(connect())
+        (connected,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))
+        assert connected.headers["brokers"] == ",".join(urls)
+        writer.close()
+
+
+async def test_options_that_change_while_clients_are_served(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
+        service, port = await world.master("a")
+        told: list[GroupChanged] = []
+        service.events.listen(GroupChanged, told.append)
+
+        async def connected() -> str | None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(connect(amq_brokers_receipt="where"))
-            frames = FrameReader(FrameLimits(), "1.2")
-
-            async def hear() -> list[str]:
-                while not (found := frames.feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))):
-                    pass
-                assert len(found) == 1
-                return found[0].headers["brokers"].split(",")
-
-            assert await hear() == urls
-            second, other = await world.start("b")
-            assert await hear() == [*urls, f"stomp://127.0.0.1:{other}"]
-            said = json.loads((world.store / "brokers" / "b.json").read_bytes().split(b"\n")[0])["body"]
-            assert said["facts"]["addresses"] == [f"stomp://127.0.0.1:{other}"]
-            await second.stop()
-            assert await hear() == urls
-            writer.close()
-
-    asyncio.run(main())
-
-
-def test_a_new_master_tells_from_its_first_client_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with services(tmp_path) as world:
-            first, _ = await world.master("a")
-            slaves = dict([await world.start("b"), await world.start("c")])
-            await until(lambda: all(each.role is Role.SLAVE for each in slaves))
-            await first.stop()
-            await until(lambda: any(each.role is Role.MASTER for each in slaves))
-            urls = [f"stomp://127.0.0.1:{slaves[each]}" for each in sorted(slaves, key=lambda each: each.role.value)]
-            master, _slave = urls
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(master.rpartition(":")[2]))
             writer.write(connect())
-            (connected,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))
-            assert connected.headers["brokers"] == ",".join(urls)
+            (found,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))
             writer.close()
+            return found.headers.get("brokers")
 
-    asyncio.run(main())
-
-
-def test_options_that_change_while_clients_are_served(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with services(tmp_path) as world:
-            service, port = await world.master("a")
-            told: list[GroupChanged] = []
-            service.events.listen(GroupChanged, told.append)
-
-            async def connected() -> str | None:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(connect())
-                (found,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))
-                writer.close()
-                return found.headers.get("brokers")
-
-            assert await connected() == f"stomp://127.0.0.1:{port}"
-            config = service.config
-            service.reconfigure(dataclasses.replace(config, advertised_transports=("stomp://public:1",)))
-            assert await connected() == "stomp://public:1"
-            service.reconfigure(dataclasses.replace(config, update_cluster_clients=False))
-            assert await connected() is None
-            service.reconfigure(config)
-            assert await connected() == f"stomp://127.0.0.1:{port}"
-            assert [event.brokers for event in told] == [("stomp://public:1",), (), (f"stomp://127.0.0.1:{port}",)]
-
-    asyncio.run(main())
+        assert await connected() == f"stomp://127.0.0.1:{port}"
+        config = service.config
+        service.reconfigure(dataclasses.replace(config, advertised_transports=("stomp://public:1",)))
+        assert await connected() == "stomp://public:1"
+        service.reconfigure(dataclasses.replace(config, update_cluster_clients=False))
+        assert await connected() is None
+        service.reconfigure(config)
+        assert await connected() == f"stomp://127.0.0.1:{port}"
+        assert [event.brokers for event in told] == [("stomp://public:1",), (), (f"stomp://127.0.0.1:{port}",)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import combinations, product
 from pathlib import Path
 from urllib.parse import quote
@@ -75,31 +74,28 @@ def test_good_names(name: str) -> None:
     assert "," not in name
 
 
-def test_rest_makes_no_such_queue(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with managed(tmp_path) as broker:
-            await broker.fill("orders", 1)
-            for kind, name in BAD.items():
-                if kind == "half a character":  # no path and no JSON can carry it
-                    continue
-                path = quote(name, safe="")
-                for kind_of, method in (
-                    (f"/queues/{path}/messages", {"body": "x"}),
-                    (f"/topics/{path}/messages", {"body": "x"}),
-                    ("/queues/orders/move", {"to": name}),
-                    ("/queues/orders/copy", {"to": name}),
-                    ("/queues/orders/move", {"to": name, "dry_run": True}),
-                ):
-                    with pytest.raises(AmqError) as caught:
-                        await broker.through("POST", kind_of, method)
-                    no_path = kind in ("empty", "NUL", "long")  # REST knows no such path
-                    assert caught.value.code == "DESTINATION_INVALID" or no_path, (kind, kind_of)
-            assert list(broker.broker.state.queues) == ["queue://orders"]
-            for name in GOOD:
-                await broker.through("POST", f"/queues/{quote(name, safe='')}/messages", {"body": "x"})
-            assert len(broker.broker.state.queues) == len(GOOD)
-
-    asyncio.run(main())
+async def test_rest_makes_no_such_queue(tmp_path: Path) -> None:
+    async with managed(tmp_path) as broker:
+        await broker.fill("orders", 1)
+        for kind, name in BAD.items():
+            if kind == "half a character":  # no path and no JSON can carry it
+                continue
+            path = quote(name, safe="")
+            for kind_of, method in (
+                (f"/queues/{path}/messages", {"body": "x"}),
+                (f"/topics/{path}/messages", {"body": "x"}),
+                ("/queues/orders/move", {"to": name}),
+                ("/queues/orders/copy", {"to": name}),
+                ("/queues/orders/move", {"to": name, "dry_run": True}),
+            ):
+                with pytest.raises(AmqError) as caught:
+                    await broker.through("POST", kind_of, method)
+                no_path = kind in ("empty", "NUL", "long")  # REST knows no such path
+                assert caught.value.code == "DESTINATION_INVALID" or no_path, (kind, kind_of)
+        assert list(broker.broker.state.queues) == ["queue://orders"]
+        for name in GOOD:
+            await broker.through("POST", f"/queues/{quote(name, safe='')}/messages", {"body": "x"})
+        assert len(broker.broker.state.queues) == len(GOOD)
 
 
 def test_patterns_have_one_order_and_know_what_they_share() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,6 @@ from tests.ports import free_port
 from tests.service_world import Services, services, until
 
 TAKEN = Refusal("stomp://127.0.0.1:1", 1, errno.EADDRINUSE, "Address already in use")
-Scenario = Callable[[Services], Coroutine[Any, Any, None]]
-
-
-def run(tmp_path: Path, scenario: Scenario) -> None:
-    async def main() -> None:
-        async with services(tmp_path) as world:
-            await scenario(world)
-
-    asyncio.run(main())
 
 
 @contextmanager
@@ -213,8 +204,8 @@ def cannot_listen(world: Services, name: str) -> str:
     return "it does not run"
 
 
-def test_a_slave_that_cannot_listen_says_so_and_lets_another_take_over(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
+async def test_a_slave_that_cannot_listen_says_so_and_lets_another_take_over(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
         first, _ = await world.master("a")
         with occupied() as (_, port), structlog.testing.capture_logs() as logs:
             mute, _ = await world.start("b", port=port)
@@ -228,14 +219,13 @@ def test_a_slave_that_cannot_listen_says_so_and_lets_another_take_over(tmp_path:
             assert mute.role is Role.SLAVE
             await (await world.connect(healthy_port)).store(b"x")
 
-    run(tmp_path, scenario)
 
-
-def test_a_group_without_a_better_broker_waits_for_the_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_without_a_better_broker_waits_for_the_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("amq.node.reception.LISTEN_PATIENCE_S", 0.1)
     monkeypatch.setattr("amq.node.group.PROBE_S", PROBE_S / 20)
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, _ = await world.master("a")
         with occupied() as (_, port), structlog.testing.capture_logs() as logs:
             mute, _ = await world.start("b", port=port)
@@ -252,11 +242,9 @@ def test_a_group_without_a_better_broker_waits_for_the_port(tmp_path: Path, monk
         await (await world.connect(port)).store(b"x")
         await until(lambda: cannot_listen(world, "b") == "")
 
-    run(tmp_path, scenario)
 
-
-def test_a_slave_with_the_masters_port_takes_over(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
+async def test_a_slave_with_the_masters_port_takes_over(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
         first, port = await world.master("a")
         second, _ = await world.start("b", port=port)
         await until(lambda: second.role is Role.SLAVE)
@@ -264,11 +252,9 @@ def test_a_slave_with_the_masters_port_takes_over(tmp_path: Path) -> None:
         await until(lambda: second.role is Role.MASTER)
         await (await world.connect(port)).store(b"x")
 
-    run(tmp_path, scenario)
 
-
-def test_facts_of_a_master(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
+async def test_facts_of_a_master(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
         port = free_port()
         service, _ = await world.start("a", port=port)
         await until(lambda: service.role is Role.MASTER)
@@ -282,5 +268,3 @@ def test_facts_of_a_master(tmp_path: Path) -> None:
             return bool(found.facts["options"]["values"]["maximumRedeliveries"] == "3")
 
         await until(told)
-
-    run(tmp_path, scenario)

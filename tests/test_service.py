@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ from tests.fakes import FaultyVfs, open_files
 from tests.patience import DEADLINE_S
 from tests.service_world import Services, services, until
 
-Scenario = Callable[[Services], Coroutine[Any, Any, None]]
-
 
 class Hang:
     """A call that hangs until the test releases it."""
@@ -60,21 +58,18 @@ class Ahead(SystemClock):
         return super().monotonic() + self.ahead_s
 
 
-def run(tmp_path: Path, scenario: Scenario) -> None:
-    async def main() -> None:
-        async with services(tmp_path) as world:
-            await scenario(world)
-
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
-    asyncio.run(main())
+    yield
     left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("amq-")]
     for thread in left:
         thread.join(DEADLINE_S)
         assert not thread.is_alive(), thread
 
 
-def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
+async def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
         first, port = await world.master("a")
         second, other_port = await world.start("b")
         await asyncio.wait_for(second.wait_for(Role.SLAVE), DEADLINE_S)
@@ -90,13 +85,10 @@ def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
         await successor.subscribe()
         assert (await successor.receive()).body == b"kept"
 
-    run(tmp_path, scenario)
 
-
-def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: Path) -> None:
+async def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: Path) -> None:
     vfs = FaultyVfs()
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         service, port = await world.master("a", vfs=vfs)
         client = await world.connect(port)
         await client.store(b"confirmed")
@@ -112,16 +104,13 @@ def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: P
         await again.subscribe()
         assert (await again.receive()).body == b"confirmed"
 
-    run(tmp_path, scenario)
 
-
-def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None:
+async def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None:
     """Rule 4 and the watchdog: nothing is confirmed past the deadline, sockets close within two periods."""
     vfs = FaultyVfs()
     hang = Hang()
     clock = Ahead()
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         world.period_s = 2.0
         service, port = await world.master("a", vfs=vfs, clock=clock)
         client = await world.connect(port)
@@ -145,16 +134,13 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
         hang.release.set()
         await until(lambda: service.role is Role.MASTER and service.master is not None)
 
-    run(tmp_path, scenario)
 
-
-def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> None:
+async def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> None:
     """The check hangs for longer than the lease, then succeeds: what waited is confirmed, nobody is cut off."""
     vfs = FaultyVfs()
     hang = Hang()
     clock = Ahead()
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         world.period_s = 5.0
         service, port = await world.master("a", vfs=vfs, clock=clock)
         client = await world.connect(port)
@@ -169,10 +155,8 @@ def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> Non
         assert (frame.command, frame.headers["receipt-id"]) == ("RECEIPT", "held")
         assert service.role is Role.MASTER
 
-    run(tmp_path, scenario)
 
-
-def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
+async def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("amq.journal.journal.INLINE_SYNC_S_MAX", 1e9)  # also on a slow disk
@@ -183,7 +167,7 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
         replaced.set()
         release.set()
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         world.period_s = 1.0
         _, port = await world.master("a", vfs=vfs, hosting=Hosting(replace))
         client = await world.connect(port)
@@ -194,15 +178,12 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
         await until(replaced.is_set)
         vfs.heal()
 
-    run(tmp_path, scenario)
 
-
-def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Path) -> None:
     """Its receipt is committed when it has been told why and the socket is half-closed; the others get theirs."""
     vfs = FaultyVfs()
     hang = Hang()
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         _, port = await world.master("a", vfs=vfs)
         clients = [await world.connect(port) for _ in range(4)]
         for client in clients:  # many talkers: the sync is the journal thread's
@@ -220,22 +201,17 @@ def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Pa
             if client is not rude:
                 assert (await client.receive()).headers["receipt-id"] == f"r{number}"
 
-    run(tmp_path, scenario)
 
-
-def test_what_is_due_does_not_wait_for_the_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_due_does_not_wait_for_the_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alarm wakes the broker: here the upkeep never would."""
     monkeypatch.setattr(amq.node.mastership, "UPKEEP_S", 3600.0)
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         _, port = await world.master("a")
         client = await world.connect(port)
         await client.subscribe()
         delayed = (("destination", "/queue/a"), ("AMQ_SCHEDULED_DELAY", "100"))
         await client.send("SEND", *delayed, body=b"later")
         assert (await client.receive()).body == b"later"
-
-    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -246,15 +222,15 @@ def test_what_is_due_does_not_wait_for_the_upkeep(tmp_path: Path, monkeypatch: p
         (lambda store: _foreign(store), "STORE_INCOMPLETE"),
     ],
 )
-def test_what_is_in_the_place_of_the_store(tmp_path: Path, prepare: Callable[[Path], object], code: str | None) -> None:
-    async def scenario(world: Services) -> None:
+async def test_what_is_in_the_place_of_the_store(
+    tmp_path: Path, prepare: Callable[[Path], object], code: str | None
+) -> None:
+    async with services(tmp_path) as world:
         prepare(world.store)
         service, _ = await world.start()
         await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S)
         assert (service.failure and service.failure.code) == code
         assert service.role is (Role.STOPPED if code else Role.MASTER)
-
-    run(tmp_path, scenario)
 
 
 def _foreign(store: Path) -> None:
@@ -263,10 +239,9 @@ def _foreign(store: Path) -> None:
     (store / "epochs").mkdir()
 
 
-def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
+async def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
     vfs = FaultyVfs(SystemVfs())
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         service, port = await world.master("a", vfs=vfs)
         vfs.fail("pwrite", errno.ESTALE, path="/lock", times=0)
         await until(lambda: service.role is Role.SLAVE)
@@ -275,14 +250,11 @@ def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
         client = await world.connect(port)
         await client.store(b"x")
 
-    run(tmp_path, scenario)
 
-
-def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) -> None:
+async def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) -> None:
     """A slave that ended because of it would be missing when there is room again."""
     vfs = FaultyVfs(SystemVfs())
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, _ = await world.master("a")
         second, port = await world.start("b", vfs=vfs)
         await until(lambda: second.role is Role.SLAVE)
@@ -295,8 +267,6 @@ def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) ->
         client = await world.connect(port)
         await client.store(b"x")
 
-    run(tmp_path, scenario)
-
 
 async def master_and_slave(world: Services, vfs: FaultyVfs) -> tuple[Member, Member]:
     """One that has stored something, and one that waits for the lock on `vfs`."""
@@ -308,12 +278,11 @@ async def master_and_slave(world: Services, vfs: FaultyVfs) -> tuple[Member, Mem
 
 
 @pytest.mark.parametrize("fault", [("pwrite", errno.ENOSPC, ".tmp"), ("fsync", errno.EIO, ".seg")])
-def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: tuple[str, int, str]) -> None:
+async def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: tuple[str, int, str]) -> None:
     """Else their locks are held, and the space of those that a master deletes is not free, as long as this one runs."""
     method, number, path = fault
     vfs = FaultyVfs()
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, second = await master_and_slave(world, vfs)
         vfs.fail(method, number, path=path, times=2)
         with structlog.testing.capture_logs() as logs:
@@ -324,15 +293,12 @@ def test_a_takeover_that_fails_lets_the_old_segments_go(tmp_path: Path, fault: t
         await second.stop()
         assert not [found for found in open_files() if found.startswith(str(tmp_path)) and found.endswith(".seg")]
 
-    run(tmp_path, scenario)
 
-
-def test_where_a_name_is_not_free_while_the_file_is_open_nobody_takes_it_away(tmp_path: Path) -> None:
+async def test_where_a_name_is_not_free_while_the_file_is_open_nobody_takes_it_away(tmp_path: Path) -> None:
     """On SMB the name of the lock file would stay, and lead nowhere, until the master that hangs has gone."""
     vfs = FaultyVfs()
     vfs.answer("frees_names", False)
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         world.period_s = 0.1
         world.store.mkdir()
         held = SystemVfs.open(str(world.store / "lock"), os.O_RDWR | os.O_CREAT)
@@ -346,13 +312,10 @@ def test_where_a_name_is_not_free_while_the_file_is_open_nobody_takes_it_away(tm
         os.close(held)
         await until(lambda: slave.role is Role.MASTER)
 
-    run(tmp_path, scenario)
 
-
-def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> None:
+async def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> None:
     vfs = FaultyVfs()
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, second = await master_and_slave(world, vfs)
         changed = replace(second.config, prefetch_size=7)
         loop = asyncio.get_running_loop()
@@ -367,15 +330,12 @@ def test_options_that_change_while_the_journal_is_read_apply(tmp_path: Path) -> 
         assert second.master is not None
         assert second.master.broker.state.options_of("queue://a").prefetch_size == 7
 
-    run(tmp_path, scenario)
 
-
-def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
+async def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = Followed(name="00000001-00000001.seg", offset=HEADER_BYTES + 1, number=1)
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, port = await world.master("a")
         client = await world.connect(port)
         for body in (b"1", b"2", b"3"):
@@ -392,17 +352,15 @@ def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
         await successor.subscribe()
         assert [(await successor.receive()).body for _ in range(3)] == [b"1", b"2", b"3"]
 
-    run(tmp_path, scenario)
 
-
-def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
+async def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
     """A soft mount that is cut off. The lock was kept, and the broker stopped: its locker was still a master's."""
     vfs = FaultyVfs()
 
     def fail() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, second = await master_and_slave(world, vfs)
         await first.stop()
         await until(lambda: second.role is Role.MASTER)
@@ -419,14 +377,15 @@ def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
         await second.stop()
         assert not [found for found in open_files() if found.startswith(str(tmp_path)) and found.endswith(".seg")]
 
-    run(tmp_path, scenario)
 
-
-def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
+async def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
     """While the store is released nobody is served: a lease that ends then is not a fence."""
     vfs, period_s = FaultyVfs(SystemVfs()), 3.0
 
-    async def scenario(world: Services) -> None:
+    def watchdogs() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "amq-watchdog"]
+
+    async with services(tmp_path) as world:
         world.period_s = period_s
         service, _ = await world.master("a", vfs=vfs)
 
@@ -442,13 +401,8 @@ def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
         ours = [line for line in logs if not line["event"].startswith("InotifyEmitter")]  # watchdog stops in a race
         assert not [line for line in ours if line["log_level"] in ("error", "critical")], logs
 
-    def watchdogs() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "amq-watchdog"]
 
-    run(tmp_path, scenario)
-
-
-def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amq.node.takeover, "TELL_AFTER_S", 0.0)
     told: list[BrokerPresence] = []
     tell = Presence.tell
@@ -459,8 +413,7 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
         return due
 
     monkeypatch.setattr(Presence, "tell", seen)
-
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         first, port = await world.master("a")
         client = await world.connect(port)
         await client.store(b"message")
@@ -475,10 +428,10 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
         assert reading["messages"] == 1
         assert [(broker.name, broker.role, broker.details) for broker in told] == [("b", "slave", {"reading": reading})]
 
-    run(tmp_path, scenario)
 
-
-def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_no_mastership(tmp_path: Path) -> None:
+async def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_no_mastership(
+    tmp_path: Path,
+) -> None:
     """The replay pauses in one read until the lease was checked for more than three periods."""
     vfs = FaultyVfs()
     checked = threading.Event()
@@ -493,7 +446,7 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
         if len(checks) > 9:
             checked.set()
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         await world.leave_one_message()
         world.period_s = 1.0
         roles: list[Role] = []
@@ -508,11 +461,9 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
         await again.subscribe()
         assert (await again.receive()).body == b"kept"
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.deep
-def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
+async def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks go through: without a limit nobody would ever serve."""
@@ -523,7 +474,7 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
     def hang() -> None:
         assert replaced.wait(DEADLINE_S)
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         await world.leave_one_message()
         world.period_s = 1.0
         vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
@@ -535,10 +486,8 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
         assert len(reasons) == 1
         assert "hung in the store" in reasons[0]
 
-    run(tmp_path, scenario)
 
-
-def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
+async def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
     """A foreign claim appears while the journal is read: the replay stops at its next piece, and nobody is served."""
     vfs = FaultyVfs()
     lost = threading.Event()
@@ -549,7 +498,7 @@ def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
         claim.write_bytes(bytes(len(mine)))
         lost.wait(DEADLINE_S)
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         await world.leave_one_message()
         vfs.after("link", lambda: vfs.before("pread", seize, path=".seg"))
         with structlog.testing.capture_logs() as log:
@@ -559,8 +508,6 @@ def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
             await until(lambda: second.role is Role.MASTER)
         assert [epoch.number for epoch in FileEpochs(SystemVfs(), str(world.store)).all()][:2] == [1, 2]
         assert sum(line["event"].startswith("master: serving") for line in log) == 1
-
-    run(tmp_path, scenario)
 
 
 async def ready_slave(world: Services) -> tuple[Member, Member]:
@@ -574,8 +521,8 @@ async def ready_slave(world: Services) -> tuple[Member, Member]:
     return master, slave
 
 
-def test_options_and_rights_that_change_at_a_slave_hold_when_it_is_master(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
+async def test_options_and_rights_that_change_at_a_slave_hold_when_it_is_master(tmp_path: Path) -> None:
+    async with services(tmp_path) as world:
         master, slave = await ready_slave(world)
         slave.reconfigure(replace(slave.config, queue_limit_bytes=12_345))
         slave.permit(Permissions((), {}))
@@ -587,10 +534,8 @@ def test_options_and_rights_that_change_at_a_slave_hold_when_it_is_master(tmp_pa
         assert broker.state.queues["queue://a"].limit_bytes == 12_345
         assert not broker.access.may(User("anybody"), Action.CONSUME, "queue://a")
 
-    run(tmp_path, scenario)
 
-
-def test_a_slave_that_finds_its_journal_wrong_serves_from_what_it_reads_anew(
+async def test_a_slave_that_finds_its_journal_wrong_serves_from_what_it_reads_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that it has made ahead of time is for the wrong state."""
@@ -601,7 +546,7 @@ def test_a_slave_that_finds_its_journal_wrong_serves_from_what_it_reads_anew(
             raise DivergedError("a place that the master never wrote")
         return finish(follower, *arguments)
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         master, slave = await ready_slave(world)
         monkeypatch.setattr(Follower, "finish", diverge)
         with structlog.testing.capture_logs() as log:
@@ -611,10 +556,8 @@ def test_a_slave_that_finds_its_journal_wrong_serves_from_what_it_reads_anew(
         assert slave.master is not None
         assert slave.master.broker.state.stored == 3
 
-    run(tmp_path, scenario)
 
-
-def test_a_slave_that_stops_leaves_nothing_at_the_entrance(tmp_path: Path) -> None:
+async def test_a_slave_that_stops_leaves_nothing_at_the_entrance(tmp_path: Path) -> None:
     """All members of a node share it, and they come and go."""
 
     class Counting(Entrance):
@@ -629,7 +572,7 @@ def test_a_slave_that_stops_leaves_nothing_at_the_entrance(tmp_path: Path) -> No
             super().leave(connections)
             self.tables -= 1
 
-    async def scenario(world: Services) -> None:
+    async with services(tmp_path) as world:
         await world.master("a")
         entrance = Counting(SystemClock(), lambda: world.made[0][0].config)
         for _ in range(2):
@@ -639,5 +582,3 @@ def test_a_slave_that_stops_leaves_nothing_at_the_entrance(tmp_path: Path) -> No
             slave.permit(None)
             await slave.stop()
             assert entrance.tables == 0
-
-    run(tmp_path, scenario)

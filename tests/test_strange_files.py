@@ -162,21 +162,17 @@ STORED = ("lock", "claim", "orders/a.json", "brokers/a.json", "brokers/b.json")
 
 
 @pytest.mark.parametrize("name", only(STORED, "claim", "orders/a.json"))
-def test_brackets_without_end_cost_no_mastership(tmp_path: Path, name: str) -> None:
+async def test_brackets_without_end_cost_no_mastership(tmp_path: Path, name: str) -> None:
     """1 MiB of `[`: no reader of JSON comes to its end, and none may end a broker."""
-
-    async def main() -> None:
-        async with services(tmp_path) as world:
-            first, _ = await world.master("a")
-            await first.stop()
-            (world.store / name).write_bytes(b"[" * (1 << 20))
-            second, port = await world.master("a")
-            if name != "claim":  # whoever claims the store deposes its master
-                with open(world.store / name, "r+b") as file:
-                    file.write(b"[" * (1 << 20))
-            await (await world.connect(port)).store(b"a message")
-            assert second.failure is None
-            await second.stop()
-            await world.master("b")
-
-    asyncio.run(main())
+    async with services(tmp_path) as world:
+        first, _ = await world.master("a")
+        await first.stop()
+        (world.store / name).write_bytes(b"[" * (1 << 20))
+        second, port = await world.master("a")
+        if name != "claim":  # whoever claims the store deposes its master
+            with open(world.store / name, "r+b") as file:
+                file.write(b"[" * (1 << 20))
+        await (await world.connect(port)).store(b"a message")
+        assert second.failure is None
+        await second.stop()
+        await world.master("b")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import Group
-from test_faces import Q, run
+from test_faces import Q
 
 from amq.client import ConnectionClosedError
 from amq.core.errors import CommandError
@@ -19,16 +20,14 @@ def face(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def with_session(face: Any, scenario: Callable[[Any, Group], Awaitable[None]]) -> None:
-    async def main() -> None:
-        with Group() as group:
-            connection = await face.connect(group.url)
-            try:
-                await scenario(connection.session(transacted=True), group)
-            finally:
-                await connection.close()
-
-    run(main)
+@asynccontextmanager
+async def with_session(face: Any) -> AsyncIterator[tuple[Any, Group]]:
+    with Group() as group:
+        connection = await face.connect(group.url)
+        try:
+            yield connection.session(transacted=True), group
+        finally:
+            await connection.close()
 
 
 async def nested(session: Any) -> None:
@@ -56,8 +55,9 @@ async def rollback(session: Any) -> None:
 
 
 @pytest.mark.parametrize("call", [nested, again, commit, prepare, rollback])
-def test_what_ends_the_transaction_of_exactly_once_is_refused(face: Any, call: Any) -> None:
-    async def scenario(session: Any, group: Group) -> None:
+async def test_what_ends_the_transaction_of_exactly_once_is_refused(face: Any, call: Any) -> None:
+    async with with_session(face) as (session, group):
+
         async def work(session: Any) -> None:
             await session.producer(Q).send("a half")
             await call(session)
@@ -73,12 +73,11 @@ def test_what_ends_the_transaction_of_exactly_once_is_refused(face: Any, call: A
         assert await session.exactly_once(right) == "done", "the session serves on"
         assert group.store.bodies(Q) == [b"whole"]
 
-    with_session(face, scenario)
-
 
 @pytest.mark.parametrize("call", [nested, again])
-def test_a_transaction_in_a_transaction_is_refused(face: Any, call: Any) -> None:
-    async def scenario(session: Any, group: Group) -> None:
+async def test_a_transaction_in_a_transaction_is_refused(face: Any, call: Any) -> None:
+    async with with_session(face) as (session, group):
+
         async def outer() -> None:
             async with session.transaction():
                 await session.producer(Q).send("a half")
@@ -93,11 +92,10 @@ def test_a_transaction_in_a_transaction_is_refused(face: Any, call: Any) -> None
             await session.producer(Q).send("two")
         assert group.store.bodies(Q) == [b"one", b"two"]
 
-    with_session(face, scenario)
 
+async def test_a_closed_session_commits_nothing(face: Any) -> None:
+    async with with_session(face) as (session, group):
 
-def test_a_closed_session_commits_nothing(face: Any) -> None:
-    async def scenario(session: Any, group: Group) -> None:
         async def work(session: Any) -> None:
             await session.producer(Q).send("lost")
             await session.close()
@@ -108,24 +106,19 @@ def test_a_closed_session_commits_nothing(face: Any) -> None:
             await session.commit()
         assert group.store.bodies(Q) == []
 
-    with_session(face, scenario)
 
+async def test_a_closed_connection_commits_nothing(face: Any) -> None:
+    async def work(_: Any) -> str:
+        raise AssertionError("the work must not run")
 
-def test_a_closed_connection_commits_nothing(face: Any) -> None:
-    async def scenario() -> None:
-        async def work(_: Any) -> str:
-            raise AssertionError("the work must not run")
-
-        with Group() as group:
-            connection = await face.connect(group.url)
-            session = connection.session(transacted=True)
-            await connection.close()
-            with pytest.raises(ConnectionClosedError):
-                await session.commit()
-            with pytest.raises(ConnectionClosedError):
-                await session.exactly_once(work)
-
-    run(scenario)
+    with Group() as group:
+        connection = await face.connect(group.url)
+        session = connection.session(transacted=True)
+        await connection.close()
+        with pytest.raises(ConnectionClosedError):
+            await session.commit()
+        with pytest.raises(ConnectionClosedError):
+            await session.exactly_once(work)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +135,10 @@ def test_a_closed_connection_commits_nothing(face: Any) -> None:
         ("x", {"priority": 10}, "priority=10: write a number"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_the_cure(face: Any, body: Any, arguments: Any, says: str) -> None:
-    async def scenario(session: Any, group: Group) -> None:
+async def test_what_cannot_be_sent_is_refused_with_the_cure(face: Any, body: Any, arguments: Any, says: str) -> None:
+    async with with_session(face) as (session, group):
         for each in (session, session.connection.session()):
             with pytest.raises(CommandError, match=says):
                 await each.producer(Q).send(body, **arguments)
         await session.commit()
         assert group.store.bodies(Q) == []
-
-    with_session(face, scenario)

@@ -13,7 +13,6 @@ import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import Broker as PlainBroker
 from fake_broker import Store
-from test_faces import run
 
 from amq.client import ConnectError, UriError
 from tests.brokers import Broker, Brokers
@@ -50,60 +49,53 @@ def url_of(brokers: list[Broker], authority: Authority, more: str = "") -> str:
 
 
 @faces
-def test_messages_go_both_ways_and_on_after_a_kill(
+async def test_messages_go_both_ways_and_on_after_a_kill(
     face: Any, authority: Authority, server: Pair, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        with group(tmp_path, authority, server) as brokers:
-            first = brokers.master("a")
-            second = brokers.slave("b")
-            second.wait_ready()
-            async with await face.connect(url_of([first, second], authority)) as connection:
-                assert str(connection.uri).startswith("stomp+ssl://")
-                session = connection.session()
-                producer = session.producer(Q)
-                await producer.send(BIG)
-                await producer.send("before")
-                first.kill()
-                await producer.send("after")
-                assert connection.uri.port == second.port
-                consumer = await session.consumer(Q)
-                for expected in (BIG, b"before", b"after"):
-                    message = await consumer.receive(timeout=DEADLINE_S)
-                    assert message is not None
-                    assert message.body == expected
-                    await message.ack()
-
-    run(scenario)
+    with group(tmp_path, authority, server) as brokers:
+        first = brokers.master("a")
+        second = brokers.slave("b")
+        second.wait_ready()
+        async with await face.connect(url_of([first, second], authority)) as connection:
+            assert str(connection.uri).startswith("stomp+ssl://")
+            session = connection.session()
+            producer = session.producer(Q)
+            await producer.send(BIG)
+            await producer.send("before")
+            first.kill()
+            await producer.send("after")
+            assert connection.uri.port == second.port
+            consumer = await session.consumer(Q)
+            for expected in (BIG, b"before", b"after"):
+                message = await consumer.receive(timeout=DEADLINE_S)
+                assert message is not None
+                assert message.body == expected
+                await message.ack()
 
 
 @faces
-def test_a_client_certificate_is_the_login(face: Any, authority: Authority, server: Pair, tmp_path: Path) -> None:
+async def test_a_client_certificate_is_the_login(face: Any, authority: Authority, server: Pair, tmp_path: Path) -> None:
     alice, mallory = authority.pair("alice"), authority.pair("mallory")
     crl = authority.revoke(mallory)
-
-    async def scenario() -> None:
-        more = {"clientCertificate": "need", "certificateUser": "cn", "anonymous": "no", "revokedCertificates": crl}
-        users = tmp_path / "users"
-        users.write_text("")
-        with group(tmp_path, authority, server, usersFile=users, **more) as brokers:
-            broker = brokers.master()
-            with_alice = f"&certificate={alice.certificate}&certificateKey={alice.key}"
-            async with await face.connect(url_of([broker], authority, with_alice)) as connection:
-                await connection.session().producer(Q).send("mine")
-            with pytest.raises(ConnectError) as none:
-                await face.connect(f"{address(broker)}?trust={authority.trust}")
-            assert "it wants a certificate of this client: set certificate" in str(none.value)
-            with pytest.raises(ConnectError) as revoked:
-                pair = f"certificate={mallory.certificate}&certificateKey={mallory.key}"
-                await face.connect(f"{address(broker)}?trust={authority.trust}&{pair}")
-            assert "it refuses the certificate of this client" in str(revoked.value)
-
-    run(scenario)
+    more = {"clientCertificate": "need", "certificateUser": "cn", "anonymous": "no", "revokedCertificates": crl}
+    users = tmp_path / "users"
+    users.write_text("")
+    with group(tmp_path, authority, server, usersFile=users, **more) as brokers:
+        broker = brokers.master()
+        with_alice = f"&certificate={alice.certificate}&certificateKey={alice.key}"
+        async with await face.connect(url_of([broker], authority, with_alice)) as connection:
+            await connection.session().producer(Q).send("mine")
+        with pytest.raises(ConnectError) as none:
+            await face.connect(f"{address(broker)}?trust={authority.trust}")
+        assert "it wants a certificate of this client: set certificate" in str(none.value)
+        with pytest.raises(ConnectError) as revoked:
+            pair = f"certificate={mallory.certificate}&certificateKey={mallory.key}"
+            await face.connect(f"{address(broker)}?trust={authority.trust}&{pair}")
+        assert "it refuses the certificate of this client" in str(revoked.value)
 
 
 @faces
-def test_what_cannot_be_trusted_is_told_with_the_cure(face: Any, authority: Authority, tmp_path: Path) -> None:
+async def test_what_cannot_be_trusted_is_told_with_the_cure(face: Any, authority: Authority, tmp_path: Path) -> None:
     other = authority.pair("elsewhere", names="DNS:elsewhere.example")
 
     async def refusal(url: str) -> str:
@@ -111,54 +103,47 @@ def test_what_cannot_be_trusted_is_told_with_the_cure(face: Any, authority: Auth
             await face.connect(url)
         return str(raised.value)
 
-    async def scenario() -> None:
-        with group(tmp_path, authority, other) as brokers:
-            broker = brokers.master()
-            uri, trust = address(broker), f"trust={authority.trust}"
-            assert "set trust to a PEM file with the CA" in await refusal(uri)
-            assert "or set serverName" in await refusal(f"{uri}?{trust}")
-            assert "or set serverName" in await refusal(f"{address(broker, '127.0.0.1')}?{trust}")
-            named = f"{uri}?{trust}&serverName=elsewhere.example"
-            async with await face.connect(named) as connection:
-                await connection.session().producer(Q).send("x")
-            with PlainBroker(Store()) as plain:
-                said = await refusal(f"{str(plain.uri).replace('stomp', 'stomp+ssl')}?{trust}")
-                assert "does not speak TLS" in said or "closed the connection during the TLS handshake" in said
-                # A failover list goes on to the next one.
-                both = f"failover:({address(broker, '127.0.0.1')}?{trust},{named})?randomize=false"
-                async with await face.connect(both) as connection:
-                    assert connection.uri.host == "localhost"
-            text = await refusal(f"stomp://localhost:{broker.port}")
-            assert "is it a STOMP port, and one without TLS?" in text or "write stomp+ssl://" in text
-
-    run(scenario)
+    with group(tmp_path, authority, other) as brokers:
+        broker = brokers.master()
+        uri, trust = address(broker), f"trust={authority.trust}"
+        assert "set trust to a PEM file with the CA" in await refusal(uri)
+        assert "or set serverName" in await refusal(f"{uri}?{trust}")
+        assert "or set serverName" in await refusal(f"{address(broker, '127.0.0.1')}?{trust}")
+        named = f"{uri}?{trust}&serverName=elsewhere.example"
+        async with await face.connect(named) as connection:
+            await connection.session().producer(Q).send("x")
+        with PlainBroker(Store()) as plain:
+            said = await refusal(f"{str(plain.uri).replace('stomp', 'stomp+ssl')}?{trust}")
+            assert "does not speak TLS" in said or "closed the connection during the TLS handshake" in said
+            # A failover list goes on to the next one.
+            both = f"failover:({address(broker, '127.0.0.1')}?{trust},{named})?randomize=false"
+            async with await face.connect(both) as connection:
+                assert connection.uri.host == "localhost"
+        text = await refusal(f"stomp://localhost:{broker.port}")
+        assert "is it a STOMP port, and one without TLS?" in text or "write stomp+ssl://" in text
 
 
 @faces
-def test_files_that_cannot_be_used_are_told_at_once(
+async def test_files_that_cannot_be_used_are_told_at_once(
     face: Any, authority: Authority, server: Pair, tmp_path: Path
 ) -> None:
     other = authority.pair("other")
     absent = tmp_path / "absent.pem"
-
-    async def scenario() -> None:
-        for options, says in (
-            (f"trust={absent}", "option trust: .*no such file"),
-            (f"trust={server.key}", "option trust: "),
-            (f"trust={authority.trust}&certificate={server.certificate}&certificateKey={other.key}", "mismatch"),
-            (
-                f"certificate={server.certificate}&certificateKey={server.key}&certificateKeyPasswordFile={absent}",
-                "certificateKeyPasswordFile",
-            ),
-        ):
-            with pytest.raises(UriError, match=says):
-                await face.connect(f"failover:(stomp+ssl://localhost:1)?{options}")
-
-    run(scenario)
+    for options, says in (
+        (f"trust={absent}", "option trust: .*no such file"),
+        (f"trust={server.key}", "option trust: "),
+        (f"trust={authority.trust}&certificate={server.certificate}&certificateKey={other.key}", "mismatch"),
+        (
+            f"certificate={server.certificate}&certificateKey={server.key}&certificateKeyPasswordFile={absent}",
+            "certificateKeyPasswordFile",
+        ),
+    ):
+        with pytest.raises(UriError, match=says):
+            await face.connect(f"failover:(stomp+ssl://localhost:1)?{options}")
 
 
 @faces
-def test_a_renewed_client_certificate_is_used_for_the_next_connection(
+async def test_a_renewed_client_certificate_is_used_for_the_next_connection(
     face: Any, authority: Authority, server: Pair, tmp_path: Path
 ) -> None:
     live = Pair(tmp_path / "live.pem", tmp_path / "live.key")
@@ -167,23 +152,20 @@ def test_a_renewed_client_certificate_is_used_for_the_next_connection(
         shutil.copy(pair.certificate, live.certificate)
         shutil.copy(pair.key, live.key)
 
-    async def scenario() -> None:
-        copy(authority.pair("carol"))
-        more = {"clientCertificate": "need", "certificateUser": "cn"}
-        only_dave = tmp_path / "users.properties"
-        only_dave.write_text("dave=CN=dave, O=example, C=DE\n")
-        with group(tmp_path, authority, server, **more) as brokers:
-            first = brokers.master("a")
-            second = brokers.slave("b", certificateUsersFile=only_dave)
-            pair = f"&certificate={live.certificate}&certificateKey={live.key}"
-            async with await face.connect(url_of([first, second], authority, pair)) as connection:
-                copy(authority.pair("dave"))
-                os.utime(live.key)
-                first.kill()
-                await connection.session().producer(Q).send("by dave")
-                assert connection.uri.port == second.port
-
-    run(scenario)
+    copy(authority.pair("carol"))
+    more = {"clientCertificate": "need", "certificateUser": "cn"}
+    only_dave = tmp_path / "users.properties"
+    only_dave.write_text("dave=CN=dave, O=example, C=DE\n")
+    with group(tmp_path, authority, server, **more) as brokers:
+        first = brokers.master("a")
+        second = brokers.slave("b", certificateUsersFile=only_dave)
+        pair = f"&certificate={live.certificate}&certificateKey={live.key}"
+        async with await face.connect(url_of([first, second], authority, pair)) as connection:
+            copy(authority.pair("dave"))
+            os.utime(live.key)
+            first.kill()
+            await connection.session().producer(Q).send("by dave")
+            assert connection.uri.port == second.port
 
 
 def test_the_commands_speak_tls(authority: Authority, server: Pair, tmp_path: Path) -> None:

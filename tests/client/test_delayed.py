@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import Broker, Store
-from test_faces import failover, run
+from test_faces import failover
 
 from amq.client.delayed import delayed
 from amq.core.errors import CommandError
@@ -20,7 +20,7 @@ def face(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_they_become_headers(face: Any) -> None:
+async def test_they_become_headers(face: Any) -> None:
     asked: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, {}),
         ({"delay": 1.5}, {"DELAY": "1500"}),
@@ -29,23 +29,19 @@ def test_they_become_headers(face: Any) -> None:
         ({"delay": 1, "period": 0.25, "repeat": -1}, {"DELAY": "1000", "PERIOD": "250", "REPEAT": "-1"}),
         ({"cron": "30 8 * * 1-5"}, {"CRON": "30 8 * * 1-5"}),
     ]
-
-    async def scenario() -> None:
-        store = Store()
-        with Broker(store) as broker:
-            async with await face.connect(failover(broker)) as connection:
-                producer = connection.session().producer("/queue/q")
-                transacted = connection.session(transacted=True)
-                for arguments, _ in asked:
-                    await producer.send("x", headers={"colour": "red"}, **arguments)
-                    async with transacted.transaction():
-                        await transacted.producer("/queue/q").send("x", headers={"colour": "red"}, **arguments)
-        sent = [frame.headers for frame in store.frames if frame.command == "SEND"]
-        assert [headers["colour"] for headers in sent] == ["red"] * 2 * len(asked)
-        found = [{n.removeprefix(PREFIX): v for n, v in h.items() if n.startswith(PREFIX)} for h in sent]
-        assert found == [headers for _, headers in asked for _ in range(2)]
-
-    run(scenario)
+    store = Store()
+    with Broker(store) as broker:
+        async with await face.connect(failover(broker)) as connection:
+            producer = connection.session().producer("/queue/q")
+            transacted = connection.session(transacted=True)
+            for arguments, _ in asked:
+                await producer.send("x", headers={"colour": "red"}, **arguments)
+                async with transacted.transaction():
+                    await transacted.producer("/queue/q").send("x", headers={"colour": "red"}, **arguments)
+    sent = [frame.headers for frame in store.frames if frame.command == "SEND"]
+    assert [headers["colour"] for headers in sent] == ["red"] * 2 * len(asked)
+    found = [{n.removeprefix(PREFIX): v for n, v in h.items() if n.startswith(PREFIX)} for h in sent]
+    assert found == [headers for _, headers in asked for _ in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -61,16 +57,13 @@ def test_they_become_headers(face: Any) -> None:
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_and_nothing_sent(face: Any, wrong: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        store = Store()
-        with Broker(store) as broker:
-            async with await face.connect(failover(broker)) as connection:
-                with pytest.raises(CommandError):
-                    await connection.session().producer("/queue/q").send("x", **wrong)
-        assert not [frame for frame in store.frames if frame.command == "SEND"]
-
-    run(scenario)
+async def test_what_makes_no_sense_is_refused_and_nothing_sent(face: Any, wrong: dict[str, Any]) -> None:
+    store = Store()
+    with Broker(store) as broker:
+        async with await face.connect(failover(broker)) as connection:
+            with pytest.raises(CommandError):
+                await connection.session().producer("/queue/q").send("x", **wrong)
+    assert not [frame for frame in store.frames if frame.command == "SEND"]
 
 
 def test_other_headers_may_be_mixed() -> None:

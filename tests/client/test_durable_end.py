@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import CUT, Broker, Conversation, Store
-from test_faces import failover, run
+from test_faces import failover
 
 from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
@@ -46,45 +46,35 @@ def answering(*answers: str) -> Any:
     "answers",
     [(CONFIRMED,), ("UNKNOWN_SUBSCRIPTION",), (CUT, CONFIRMED), (CUT, CUT, CONFIRMED), (CUT, "UNKNOWN_SUBSCRIPTION")],
 )
-def test_it_is_asked_until_the_subscription_is_gone(face: Any, answers: tuple[str, ...]) -> None:
-    async def scenario() -> None:
-        script = answering(*answers)
-        with Broker(Store(), script=script) as broker:
-            async with await face.connect(failover(broker), client_id="c") as connection:
-                session = connection.session()
-                await session.unsubscribe("s")
-                assert script.left == []
-                await session.producer("/queue/q").send("the connection goes on")
-
-    run(scenario)
+async def test_it_is_asked_until_the_subscription_is_gone(face: Any, answers: tuple[str, ...]) -> None:
+    script = answering(*answers)
+    with Broker(Store(), script=script) as broker:
+        async with await face.connect(failover(broker), client_id="c") as connection:
+            session = connection.session()
+            await session.unsubscribe("s")
+            assert script.left == []
+            await session.producer("/queue/q").send("the connection goes on")
 
 
-def test_a_consumer_keeps_it(face: Any) -> None:
-    async def scenario() -> None:
-        with Broker(Store(), script=answering("SUBSCRIPTION_IN_USE", CUT, "SUBSCRIPTION_IN_USE")) as broker:
-            async with await face.connect(failover(broker), client_id="c") as connection:
-                session = connection.session()
-                for _ in range(2):
-                    with pytest.raises(CommandError) as caught:
-                        await session.unsubscribe("s")
-                    assert caught.value.code == "SUBSCRIPTION_IN_USE"
-                with pytest.raises(CommandError, match="name"):
-                    await session.unsubscribe("")
-
-    run(scenario)
-
-
-def test_consumers_are_restored_before_it_is_asked_again(face: Any) -> None:
-    """So that one with the same name is not silently emptied: the broker refuses instead."""
-
-    async def scenario() -> None:
-        script = answering(CUT, "SUBSCRIPTION_IN_USE")
-        with Broker(Store(), script=script) as broker:
-            async with await face.connect(failover(broker), client_id="c") as connection:
-                session = connection.session()
-                await session.consumer("/topic/t", subscription="s")
-                with pytest.raises(CommandError):
+async def test_a_consumer_keeps_it(face: Any) -> None:
+    with Broker(Store(), script=answering("SUBSCRIPTION_IN_USE", CUT, "SUBSCRIPTION_IN_USE")) as broker:
+        async with await face.connect(failover(broker), client_id="c") as connection:
+            session = connection.session()
+            for _ in range(2):
+                with pytest.raises(CommandError) as caught:
                     await session.unsubscribe("s")
-        assert script.consumers == [1, 1]
+                assert caught.value.code == "SUBSCRIPTION_IN_USE"
+            with pytest.raises(CommandError, match="name"):
+                await session.unsubscribe("")
 
-    run(scenario)
+
+async def test_consumers_are_restored_before_it_is_asked_again(face: Any) -> None:
+    """So that one with the same name is not silently emptied: the broker refuses instead."""
+    script = answering(CUT, "SUBSCRIPTION_IN_USE")
+    with Broker(Store(), script=script) as broker:
+        async with await face.connect(failover(broker), client_id="c") as connection:
+            session = connection.session()
+            await session.consumer("/topic/t", subscription="s")
+            with pytest.raises(CommandError):
+                await session.unsubscribe("s")
+    assert script.consumers == [1, 1]

@@ -84,27 +84,24 @@ def test_a_subscription_that_cannot_be_written_leaves_nothing() -> None:
     assert not world.machine.subscriptions
 
 
-def test_a_consumer_whose_opening_is_cancelled_holds_nothing() -> None:
-    async def scenario() -> None:
-        def script(conversation: Conversation, frame: Frame) -> str | None:
-            if frame.command == "SUBSCRIBE":
-                conversation.on_subscribe(frame)  # and no receipt
-                asked.set()
-                return IGNORE
-            return None
+async def test_a_consumer_whose_opening_is_cancelled_holds_nothing() -> None:
+    def script(conversation: Conversation, frame: Frame) -> str | None:
+        if frame.command == "SUBSCRIBE":
+            conversation.on_subscribe(frame)  # and no receipt
+            asked.set()
+            return IGNORE
+        return None
 
-        asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        asked.set = partial(loop.call_soon_threadsafe, asked.set)  # type: ignore[method-assign]
-        with Group(script=script) as group:
-            async with await aio.connect(group.url) as connection, connection.session() as session:
-                opening = asyncio.create_task(session.consumer(Q))
-                await asked.wait()
-                opening.cancel()
-                with suppress(asyncio.CancelledError):
-                    await opening
-                assert not connection._machine.subscriptions
-                await session.producer(Q).send("1")
-                assert group.store.conversations[-1].subscriptions == {}
-
-    asyncio.run(scenario())
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    asked.set = partial(loop.call_soon_threadsafe, asked.set)  # type: ignore[method-assign]
+    with Group(script=script) as group:
+        async with await aio.connect(group.url) as connection, connection.session() as session:
+            opening = asyncio.create_task(session.consumer(Q))
+            await asked.wait()
+            opening.cancel()
+            with suppress(asyncio.CancelledError):
+                await opening
+            assert not connection._machine.subscriptions
+            await session.producer(Q).send("1")
+            assert group.store.conversations[-1].subscriptions == {}

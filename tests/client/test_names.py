@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from test_faces import AsyncFace, SyncFace, run
+from test_faces import AsyncFace, SyncFace
 
 from amq.client import ConnectError
 from amq.client.names import Address, Answer, Names, Take
@@ -57,7 +57,7 @@ class Late(Names):
 
 
 @pytest.mark.parametrize("face", [SyncFace, AsyncFace], ids=lambda face: face.name)
-def test_an_answer_that_came_too_late_for_one_attempt_serves_the_next_one_whole(face: Any) -> None:
+async def test_an_answer_that_came_too_late_for_one_attempt_serves_the_next_one_whole(face: Any) -> None:
     names, url = Late(), f"stomp://localhost:{free_port()}"
 
     async def refused() -> str:
@@ -65,13 +65,10 @@ def test_an_answer_that_came_too_late_for_one_attempt_serves_the_next_one_whole(
             await face.connect(url, names=names)
         return str(raised.value)
 
-    async def scenario() -> None:
-        assert "Connection refused" in await refused()
-        names.failed.set()
-        for thread in threading.enumerate():
-            if thread.name.startswith("amq-look-up"):
-                thread.join(DEADLINE_S)
-        assert "Connection refused" in await refused()
-        assert names.answers[1] is names.answers[0]
-
-    run(scenario)
+    assert "Connection refused" in await refused()
+    names.failed.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("amq-look-up"):
+            thread.join(DEADLINE_S)
+    assert "Connection refused" in await refused()
+    assert names.answers[1] is names.answers[0]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import IGNORE, Broker, Conversation, Store
-from test_faces import failover, run
+from test_faces import failover
 
 from amq.client import CallTimeoutError, DeliveryLostError
 from amq.core.errors import CommandError
@@ -30,7 +30,7 @@ async def delivered(connection: Any, ack: str, count: int, queue: str = Q) -> li
     return [await consumer.receive(DEADLINE_S) for _ in range(count)]
 
 
-def test_it_waits_for_the_outcome_of_the_first(face: Any) -> None:
+async def test_it_waits_for_the_outcome_of_the_first(face: Any) -> None:
     """The first gave up while the broker did not answer; a second one that gives up changes nothing either."""
     silent = [Frame("", {})]
 
@@ -41,85 +41,73 @@ def test_it_waits_for_the_outcome_of_the_first(face: Any) -> None:
         conversation.on_ack(frame)
         return IGNORE
 
-    async def scenario() -> None:
-        with Broker(Store(), script=answer) as broker:
-            async with await face.connect(failover(broker)) as connection:
-                first, second = await delivered(connection, "client-individual", 2)
-                for _ in range(3):
-                    with pytest.raises(CallTimeoutError):
-                        await first.ack(wait=True, timeout=0.05)
-                with broker.store.lock:
-                    receipt = silent[0].headers["receipt"]
-                    broker.store.conversations[0].out += encode("RECEIPT", [("receipt-id", receipt)])
-                    silent.clear()
-                await second.ack(wait=True)
-                await first.ack(wait=True)
-                assert [frame.command for frame in broker.store.frames].count("ACK") == 1
-                assert broker.store.acknowledged == [b"0", b"1"]
-
-    run(scenario)
+    with Broker(Store(), script=answer) as broker:
+        async with await face.connect(failover(broker)) as connection:
+            first, second = await delivered(connection, "client-individual", 2)
+            for _ in range(3):
+                with pytest.raises(CallTimeoutError):
+                    await first.ack(wait=True, timeout=0.05)
+            with broker.store.lock:
+                receipt = silent[0].headers["receipt"]
+                broker.store.conversations[0].out += encode("RECEIPT", [("receipt-id", receipt)])
+                silent.clear()
+            await second.ack(wait=True)
+            await first.ack(wait=True)
+            assert [frame.command for frame in broker.store.frames].count("ACK") == 1
+            assert broker.store.acknowledged == [b"0", b"1"]
 
 
-def test_it_tells_that_the_first_was_lost(face: Any) -> None:
+async def test_it_tells_that_the_first_was_lost(face: Any) -> None:
     def ignore(_: Conversation, frame: Frame) -> str | None:
         return IGNORE if frame.command == "ACK" else None
 
-    async def scenario() -> None:
-        with Broker(Store(), script=ignore) as broker:
-            async with await face.connect(failover(broker)) as connection:
-                (message,) = await delivered(connection, "client-individual", 1)
-                with pytest.raises(CallTimeoutError):
-                    await message.ack(wait=True, timeout=0.05)
-                broker.drop_connections()
-                for _ in range(2):
-                    with pytest.raises(DeliveryLostError):
-                        await message.ack(wait=True)
-
-    run(scenario)
-
-
-def test_it_is_refused_where_the_first_asked_for_no_receipt(face: Any) -> None:
-    async def scenario() -> None:
-        with Broker(Store()) as broker:
-            async with await face.connect(failover(broker)) as connection:
-                (message,) = await delivered(connection, "client-individual", 1)
-                await message.ack()
-                await message.ack()
-                await message.nack()
-                for call in (message.ack, message.nack):
-                    with pytest.raises(CommandError, match="without wait=True"):
-                        await call(wait=True)
-                (message,) = await delivered(connection, "client-individual", 1, "/queue/second")
-                await message.ack(wait=True)
-                with pytest.raises(CommandError, match="acknowledged before"):
-                    await message.nack(wait=True)
-                (message,) = await delivered(connection, "auto", 1, "/queue/third")
-                await message.ack()
-                with pytest.raises(CommandError, match="handed over"):
+    with Broker(Store(), script=ignore) as broker:
+        async with await face.connect(failover(broker)) as connection:
+            (message,) = await delivered(connection, "client-individual", 1)
+            with pytest.raises(CallTimeoutError):
+                await message.ack(wait=True, timeout=0.05)
+            broker.drop_connections()
+            for _ in range(2):
+                with pytest.raises(DeliveryLostError):
                     await message.ack(wait=True)
 
-    run(scenario)
 
-
-def test_in_cumulative_mode_the_later_one_counts(face: Any) -> None:
-    async def scenario() -> None:
-        with Broker(Store()) as broker:
-            async with await face.connect(failover(broker)) as connection:
-                messages = await delivered(connection, "client", 4)
-                await messages[1].ack(wait=True)
-                await messages[0].ack(wait=True)
-                await messages[3].ack()
-                await messages[2].ack()
-                await messages[1].ack(wait=True)
+async def test_it_is_refused_where_the_first_asked_for_no_receipt(face: Any) -> None:
+    with Broker(Store()) as broker:
+        async with await face.connect(failover(broker)) as connection:
+            (message,) = await delivered(connection, "client-individual", 1)
+            await message.ack()
+            await message.ack()
+            await message.nack()
+            for call in (message.ack, message.nack):
                 with pytest.raises(CommandError, match="without wait=True"):
-                    await messages[2].ack(wait=True)
-                await connection.close()
-            assert broker.store.acknowledged == [b"0", b"1", b"2", b"3"]
+                    await call(wait=True)
+            (message,) = await delivered(connection, "client-individual", 1, "/queue/second")
+            await message.ack(wait=True)
+            with pytest.raises(CommandError, match="acknowledged before"):
+                await message.nack(wait=True)
+            (message,) = await delivered(connection, "auto", 1, "/queue/third")
+            await message.ack()
+            with pytest.raises(CommandError, match="handed over"):
+                await message.ack(wait=True)
 
-    run(scenario)
+
+async def test_in_cumulative_mode_the_later_one_counts(face: Any) -> None:
+    with Broker(Store()) as broker:
+        async with await face.connect(failover(broker)) as connection:
+            messages = await delivered(connection, "client", 4)
+            await messages[1].ack(wait=True)
+            await messages[0].ack(wait=True)
+            await messages[3].ack()
+            await messages[2].ack()
+            await messages[1].ack(wait=True)
+            with pytest.raises(CommandError, match="without wait=True"):
+                await messages[2].ack(wait=True)
+            await connection.close()
+        assert broker.store.acknowledged == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_message_that_was_only_looked_at_needs_none(face: Any) -> None:
+async def test_a_message_that_was_only_looked_at_needs_none(face: Any) -> None:
     def browse(conversation: Conversation, frame: Frame) -> bytes | None:
         if frame.command != "SUBSCRIBE":
             return None
@@ -129,18 +117,15 @@ def test_a_message_that_was_only_looked_at_needs_none(face: Any) -> None:
         conversation.script = lambda *_: IGNORE
         return receipt + encode("MESSAGE", headers, b"x") + end
 
-    async def scenario() -> None:
-        with Broker(Store(), script=browse) as broker:
-            connection = await face.connect(failover(broker))
-            browser = await connection.session().browser(Q)
-            message = await browser.receive(DEADLINE_S)
-            await message.ack(wait=True)
-            await connection.abort()
-
-    run(scenario)
+    with Broker(Store(), script=browse) as broker:
+        connection = await face.connect(failover(broker))
+        browser = await connection.session().browser(Q)
+        message = await browser.receive(DEADLINE_S)
+        await message.ack(wait=True)
+        await connection.abort()
 
 
-def test_parts_of_one_transaction_in_several_stores_are_listed_each(face: Any) -> None:
+async def test_parts_of_one_transaction_in_several_stores_are_listed_each(face: Any) -> None:
     """A part that a browse shows again, after a failover, is listed once."""
     part = b'{"xid":"span:s1:7","owner":"","batch":0,"created_ms":1,"timeout_ms":0,"sends":{"/queue/%s":1},"acks":{}}'
 
@@ -156,10 +141,7 @@ def test_parts_of_one_transaction_in_several_stores_are_listed_each(face: Any) -
             found.append(encode("MESSAGE", [("subscription", id), ("message-id", str(number))], part % name))
         return b"".join([*found, encode("MESSAGE", [("subscription", id), ("browser", "end")])])
 
-    async def scenario() -> None:
-        with Broker(Store(), script=browse) as broker:
-            connection = await face.connect(failover(broker))
-            assert [[*each.sends] for each in await connection.recover()] == [["/queue/a"], ["/queue/b"]]
-            await connection.abort()
-
-    run(scenario)
+    with Broker(Store(), script=browse) as broker:
+        connection = await face.connect(failover(broker))
+        assert [[*each.sends] for each in await connection.recover()] == [["/queue/a"], ["/queue/b"]]
+        await connection.abort()

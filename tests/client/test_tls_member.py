@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import Broker, Store
-from test_faces import run
 
 from amq.client import ConnectError
 from tests.certificates import Authority
@@ -51,17 +50,14 @@ def tls_port(authority: Authority) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("face", [SyncFace, AsyncFace], ids=lambda face: face.name)
-def test_the_client_goes_on_and_names_it_at_the_end(tls_port: int, face: Any) -> None:
-    async def scenario() -> None:
-        tls = f"stomp://127.0.0.1:{tls_port}"
-        with Broker(Store()) as broker:
-            async with await face.connect(f"failover:({tls},{broker.uri})?randomize=false") as connection:
-                await connection.session().producer(Q).send("by the second")
-            assert broker.store.bodies(Q) == [b"by the second"]
-        with pytest.raises(ConnectError) as raised:
-            await face.connect(f"failover:({tls},{broker.uri})?maxReconnectAttempts=2")
-        assert "before it answered CONNECT: is it a STOMP port, and one without TLS?" in str(raised.value)
-        assert f"{tls}" in str(raised.value)
-        assert f"{broker.uri}: Connection refused" in str(raised.value)
-
-    run(scenario)
+async def test_the_client_goes_on_and_names_it_at_the_end(tls_port: int, face: Any) -> None:
+    tls = f"stomp://127.0.0.1:{tls_port}"
+    with Broker(Store()) as broker:
+        async with await face.connect(f"failover:({tls},{broker.uri})?randomize=false") as connection:
+            await connection.session().producer(Q).send("by the second")
+        assert broker.store.bodies(Q) == [b"by the second"]
+    with pytest.raises(ConnectError) as raised:
+        await face.connect(f"failover:({tls},{broker.uri})?maxReconnectAttempts=2")
+    assert "before it answered CONNECT: is it a STOMP port, and one without TLS?" in str(raised.value)
+    assert f"{tls}" in str(raised.value)
+    assert f"{broker.uri}: Connection refused" in str(raised.value)

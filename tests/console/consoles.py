@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,9 @@ def client_of(store: str, name: str = "", **options: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://console")
 
 
-def run(folder: Path, test: Callable[[Managed, httpx.AsyncClient], Any], **options: Any) -> None:
-    """`test(broker, client)` on a separate event loop."""
-
-    async def main() -> None:
-        broker = managed(folder, authenticate=by_password, **options)
-        async with broker as made, client_of(made.config.store) as client:
-            await test(made, client)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def with_console(folder: Path, **options: Any) -> AsyncIterator[tuple[Managed, httpx.AsyncClient]]:
+    """A broker, and a client of its console."""
+    broker = managed(folder, authenticate=by_password, **options)
+    async with broker as made, client_of(made.config.store) as client:
+        yield made, client

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from amq.console.announcing import announce, own_url
@@ -18,7 +17,7 @@ from amq.management.resources import Caller
 from amq.security.login import User
 from amq.store.open import open_store
 from amq.store.presence import read_presence
-from tests.console.consoles import by_password, client_of, run
+from tests.console.consoles import by_password, client_of, with_console
 from tests.console.test_console_pages import log_in
 from tests.fakes import FakeClock
 from tests.management.managed import Managed
@@ -84,10 +83,9 @@ async def told_in_the_store(made: Managed, url: str) -> None:
 
 
 @pytest.mark.parametrize("said", [FAR, NEAR])
-def test_a_slave_links_to_the_console_of_the_master(tmp_path: Path, said: str) -> None:
+async def test_a_slave_links_to_the_console_of_the_master(tmp_path: Path, said: str) -> None:
     """A console at a loopback address is linked for browsers on its own host only."""
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:  # noqa: ARG001
+    async with with_console(tmp_path) as (made, _):
         slave = Managed(tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"))
         await slave.start(as_slave=True)
         async with client_of(made.config.store, "b") as other:
@@ -108,16 +106,12 @@ def test_a_slave_links_to_the_console_of_the_master(tmp_path: Path, said: str) -
             assert (said == FAR) == (f'href="{FAR}/"' in (await other.get("/")).text), "in the table of brokers"
         await slave.stop()
 
-    run(tmp_path, test)
 
-
-def test_only_the_console_itself_says_where_it_is(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:  # noqa: ARG001
+async def test_only_the_console_itself_says_where_it_is(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, _):
         with pytest.raises(AccessError):
             await made.ask("POST", "/console", {"url": FAR}, Caller(User("root")))
         with pytest.raises(CommandError):
             await made.ask("POST", "/console", {"url": "javascript:alert(1)"})
         assert (await made.ask("POST", "/console", {"url": FAR + "/"}))["again_s"] > 0
         await told_in_the_store(made, FAR)
-
-    run(tmp_path, test)

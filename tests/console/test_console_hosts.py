@@ -14,8 +14,7 @@ from amq.console.hosts import Hosts, host_of
 from amq.console.link import Link
 from amq.doors.clock import SystemClock
 from tests.console.browsers import browser_page, console, send
-from tests.console.consoles import client_of, run
-from tests.management.managed import Managed
+from tests.console.consoles import client_of, with_console
 
 PATHS = (
     "/",
@@ -56,8 +55,8 @@ def test_the_host_of_a_header(header: str, host: str) -> None:
     assert (host in Hosts()._names) == known
 
 
-def test_other_names_get_421_without_a_login(tmp_path: Path) -> None:
-    async def test(_: Managed, client: httpx.AsyncClient) -> None:
+async def test_other_names_get_421_without_a_login(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (_, client):
         for path in PATHS:
             for host in ("evil.example", "evil.example:8161", "localhost.evil.example", ""):
                 answer = await client.get(path, headers={"host": host})
@@ -74,11 +73,9 @@ def test_other_names_get_421_without_a_login(tmp_path: Path) -> None:
         form = {"login": "", "passcode": ""}
         assert (await client.post("/login", headers={"host": "evil.example"}, data=form)).status_code == 421
 
-    run(tmp_path, test)
 
-
-def test_a_login_or_https_is_enough_and_probes_need_neither(tmp_path: Path) -> None:
-    async def test(_: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_login_or_https_is_enough_and_probes_need_neither(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (_, client):
         evil = {"host": "evil.example"}
         alice = ("alice", "a")
         assert (await client.get("/api/v1/queues", headers=evil, auth=alice)).status_code == 200
@@ -94,20 +91,16 @@ def test_a_login_or_https_is_enough_and_probes_need_neither(tmp_path: Path) -> N
         assert (await client.post("/login", data={"login": "alice", "passcode": "a"})).status_code == 303
         assert (await client.get("/queues", headers=evil)).status_code == 200
 
-    run(tmp_path, test)
+
+async def test_further_names_of_a_console(tmp_path: Path) -> None:
+    names = ("amq.example", "[fd00::1]")
+    async with with_console(tmp_path) as (broker, _), client_of(broker.config.store, hosts=names) as client:
+        for host, status in (("amq.example", 200), ("[fd00::1]:8161", 200), ("evil.example", 421)):
+            assert (await client.get("/api/v1/queues", headers={"host": host})).status_code == status
 
 
-def test_further_names_of_a_console(tmp_path: Path) -> None:
-    async def test(broker: Managed, _: httpx.AsyncClient) -> None:
-        async with client_of(broker.config.store, hosts=("amq.example", "[fd00::1]")) as client:
-            for host, status in (("amq.example", 200), ("[fd00::1]:8161", 200), ("evil.example", 421)):
-                assert (await client.get("/api/v1/queues", headers={"host": host})).status_code == status
-
-    run(tmp_path, test)
-
-
-def test_every_answer_has_the_headers_of_safety(tmp_path: Path) -> None:
-    async def test(broker: Managed, client: httpx.AsyncClient) -> None:
+async def test_every_answer_has_the_headers_of_safety(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (broker, client):
         paths = (
             "/static/amq.css",
             "/static/amq.js",
@@ -140,8 +133,6 @@ def test_every_answer_has_the_headers_of_safety(tmp_path: Path) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as other:
             answer = await other.get("/metrics")
         assert (answer.status_code, answer.headers["x-content-type-options"]) == (500, "nosniff")
-
-    run(tmp_path, test)
 
 
 @pytest.mark.deep

@@ -11,13 +11,13 @@ from amq.console.link import SHARED_MAX, SHARED_S, Link
 from amq.core.errors import AmqError, CommandError
 from amq.security.login import User
 from tests.fakes import FakeClock
-from tests.management.managed import Managed, run
+from tests.management.managed import managed
 
 ALICE, BOB = User("alice"), User("bob")
 
 
-def test_an_answer_is_shared_for_a_while_and_until_a_change(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_an_answer_is_shared_for_a_while_and_until_a_change(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         clock = FakeClock()
         link = Link(made.config.store, "", clock)
 
@@ -33,11 +33,9 @@ def test_an_answer_is_shared_for_a_while_and_until_a_change(tmp_path: Path) -> N
         await link.ask("POST", "/queues/q/purge", {}, ALICE)
         assert await messages() == 0, "a change shows at once"
 
-    run(tmp_path, test)
 
-
-def test_many_viewers_ask_once_and_errors_are_told_to_all(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_many_viewers_ask_once_and_errors_are_told_to_all(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         link = Link(made.config.store, "", FakeClock())
         found = await asyncio.gather(*(link.shared("/totals", ALICE) for _ in range(200)))
         assert len(found) == 200, "more than threads, so they did not ask one by one"
@@ -51,15 +49,11 @@ def test_many_viewers_ask_once_and_errors_are_told_to_all(tmp_path: Path) -> Non
         one.cancel()
         assert (await other)["items"] == [], "a viewer who goes away takes no answer along"
 
-    run(tmp_path, test)
 
-
-def test_few_answers_are_kept(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_few_answers_are_kept(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         link = Link(made.config.store, "", FakeClock())
         for number in range(SHARED_MAX + 20):
             with pytest.raises(CommandError):
                 await link.shared(f"/queues/q{number}", ALICE)
         assert len(link._shared) == SHARED_MAX
-
-    run(tmp_path, test)

@@ -25,8 +25,7 @@ from amq.console.metrics import MetricsText
 from amq.core.errors import AccessError
 from amq.core.histogram import BOUNDS_S, Histogram
 from amq.security.login import Claim
-from tests.console.consoles import client_of, run
-from tests.management.managed import Managed
+from tests.console.consoles import client_of, with_console
 from tests.patience import DEADLINE_S
 from tests.service_world import Client
 
@@ -81,10 +80,9 @@ def test_the_writer_writes_as_prometheus_client_does(seed: int) -> None:
     assert samples(str(text)) == expected
 
 
-def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
+async def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
     hostile = 'a"b\\c{d}<script>'
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("orders", 3)
         await made.ask("POST", "/queues/x/messages", {"body": "x"})
         made.broker.state.queue(f"queue://{hostile}").stays = True
@@ -125,11 +123,9 @@ def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
         assert samples((await client.get("/metrics")).text)["amq_up"][()] == 0
 
-    run(tmp_path, test)
 
-
-def test_clients_are_counted_by_protocol_and_logins_by_their_end(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_clients_are_counted_by_protocol_and_logins_by_their_end(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         subscriber = await made.client()
         await subscriber.send("SUBSCRIBE", ("destination", "/topic/prices"), ("id", "1"), ("receipt", "r"))
         assert (await subscriber.receive()).command == "RECEIPT"
@@ -143,13 +139,10 @@ def test_clients_are_counted_by_protocol_and_logins_by_their_end(tmp_path: Path)
         some = samples((await client.get("/metrics/detailed?family=topic_durable_subscriptions")).text)
         assert some == {"amq_topic_durable_subscriptions": {(("destination", "prices"),): 0}}
 
-    run(tmp_path, test)
 
-
-def test_messages_are_counted_by_protocol_also_of_clients_that_are_gone(tmp_path: Path) -> None:
+async def test_messages_are_counted_by_protocol_also_of_clients_that_are_gone(tmp_path: Path) -> None:
     stomp = (("protocol", "stomp"),)
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("orders", 3)
         sender = await made.client()
         for number in range(2):
@@ -166,14 +159,12 @@ def test_messages_are_counted_by_protocol_also_of_clients_that_are_gone(tmp_path
         found = samples((await client.get("/metrics")).text)
         assert found["amq_messages_received_total"] == {stomp: 6}, "what was refused does not count"
 
-    run(tmp_path, test)
 
-
-def test_deliveries_and_acknowledgements_are_counted_by_protocol(tmp_path: Path) -> None:
+async def test_deliveries_and_acknowledgements_are_counted_by_protocol(tmp_path: Path) -> None:
     stomp = (("protocol", "stomp"),)
     names = [f"amq_messages_{part}_total" for part in ("received", "delivered", "acknowledged")]
+    async with with_console(tmp_path) as (made, client):
 
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
         async def counted() -> list[float]:
             found = samples((await client.get("/metrics")).text)
             return [found[name][stomp] for name in names]
@@ -202,11 +193,9 @@ def test_deliveries_and_acknowledgements_are_counted_by_protocol(tmp_path: Path)
         await confirmed(again, "NACK", ("id", back[1]))
         assert (await counted())[2] == 4, "what is refused is not acknowledged"
 
-    run(tmp_path, test)
 
-
-def test_messages_of_a_client_that_may_come_back_stay_counted(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_messages_of_a_client_that_may_come_back_stay_counted(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         hello = b"CONNECT\naccept-version:1.2\nhost:x\namq-reconnect-window:60000\namq-confirmation-window:4096\n\n\0"
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
         writer.write(hello + b"SEND\ndestination:/queue/orders\nreceipt:r\n\nx\0")
@@ -216,11 +205,9 @@ def test_messages_of_a_client_that_may_come_back_stay_counted(tmp_path: Path) ->
             await asyncio.sleep(0.05)
         assert found["amq_messages_received_total"] == {(("protocol", "stomp"),): 1}
 
-    run(tmp_path, test)
 
-
-def test_messages_that_come_back_and_connections_that_are_refused(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_messages_that_come_back_and_connections_that_are_refused(tmp_path: Path) -> None:
+    async with with_console(tmp_path, max_connections_per_address=1) as (made, client):
         await made.fill("orders", 3)
         consumer = await made.client()
         await consumer.send("SUBSCRIBE", ("destination", "/queue/orders"), ("id", "1"), ("ack", "client-individual"))
@@ -238,11 +225,9 @@ def test_messages_that_come_back_and_connections_that_are_refused(tmp_path: Path
         assert found["amq_producers_blocked"][()] == 0
         assert found["amq_connections_refused_total"] == {(("reason", "maxConnectionsPerAddress"),): 1}
 
-    run(tmp_path, test, max_connections_per_address=1)
 
-
-def test_figures_of_the_process_are_those_of_the_broker(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_figures_of_the_process_are_those_of_the_broker(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         found = samples((await client.get("/metrics")).text)
         assert 0 < found["process_cpu_seconds_total"][()] <= time.process_time()
         assert 10 << 20 < found["process_resident_memory_bytes"][()] < 10 << 30
@@ -255,32 +240,24 @@ def test_figures_of_the_process_are_those_of_the_broker(tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
         assert "process_cpu_seconds_total" not in samples((await client.get("/metrics")).text)
 
-    run(tmp_path, test)
 
-
-def test_a_scrape_pleases_promtool(tmp_path: Path) -> None:
+async def test_a_scrape_pleases_promtool(tmp_path: Path) -> None:
     texts: list[str] = []
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("orders", 1)
         texts.append((await client.get("/metrics")).text)
         texts.append((await client.get("/metrics/per-object")).text)
-
-    run(tmp_path, test)
     for text in texts:
         done = promtool("check", "metrics", data=text)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_metrics_may_need_a_login(tmp_path: Path) -> None:
-    async def test(made: Managed, _: httpx.AsyncClient) -> None:
-        async with client_of(made.config.store, metrics_need_login=True) as client:
-            wrong = httpx.BasicAuth("alice", "b")
-            assert (await client.get("/metrics", auth=wrong)).status_code == 401
-            assert (await client.get("/metrics", auth=httpx.BasicAuth("alice", "a"))).status_code == 200
-            assert (await client.get("/livez")).status_code == 200
-
-    run(tmp_path, test)
+async def test_metrics_may_need_a_login(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, _), client_of(made.config.store, metrics_need_login=True) as client:
+        wrong = httpx.BasicAuth("alice", "b")
+        assert (await client.get("/metrics", auth=wrong)).status_code == 401
+        assert (await client.get("/metrics", auth=httpx.BasicAuth("alice", "a"))).status_code == 200
+        assert (await client.get("/livez")).status_code == 200
 
 
 # -- rules and dashboard -----------------------------------------------------------------------------------------------

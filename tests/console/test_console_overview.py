@@ -6,15 +6,13 @@ import asyncio
 import re
 from pathlib import Path
 
-import httpx
-
 from amq.console.link import Seen
 from amq.console.metrics import broker_text
 from amq.console.overview import EPOCHS_SHOWN, NAMES_MAX, WIDTH, alarms, drawing, takeovers
 from amq.store.epoch import Epoch
 from amq.store.host import Owner
 from amq.store.status import StoreStatus
-from tests.console.consoles import by_password, client_of, run
+from tests.console.consoles import by_password, client_of, with_console
 from tests.console.test_console_pages import log_in
 from tests.management.managed import Managed
 
@@ -34,8 +32,8 @@ def epoch(number: int, name: str, started_ms: int, reason: str = "first start of
     return Epoch(number, owner, {}, started_ms, reason)
 
 
-def test_a_takeover_is_in_the_overview_of_both(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_takeover_is_in_the_overview_of_both(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await log_in(client)
         page = (await client.get("/")).text
         assert re.search(r"lease: \d", page)
@@ -54,8 +52,6 @@ def test_a_takeover_is_in_the_overview_of_both(tmp_path: Path) -> None:
             assert re.search(r'scope="row" class="number"[^>]*>2</th><td[^>]*>b</td>', page)
             assert "role: master" in (await other.get("/history")).text
         await slave.stop()
-
-    run(tmp_path, test)
 
 
 def test_the_time_line_shows_the_last_ones_within_its_width() -> None:

@@ -19,7 +19,7 @@ from amq.console.sessions import IDLE_S, SESSIONS_MAX, LoginSessions
 from amq.management.client import part
 from amq.security.login import User
 from amq.security.permissions import Permissions
-from tests.console.consoles import by_password, client_of, run
+from tests.console.consoles import by_password, client_of, with_console
 from tests.fakes import FakeClock
 from tests.management.managed import Managed
 
@@ -48,8 +48,8 @@ def test_the_files_of_others_are_those_that_we_chose() -> None:
     assert {name: hashlib.sha256((STATIC / name).read_bytes()).hexdigest() for name in SHIPPED} == SHIPPED
 
 
-def test_login_and_logout(tmp_path: Path) -> None:
-    async def test(_: Managed, client: httpx.AsyncClient) -> None:
+async def test_login_and_logout(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (_, client):
         answer = await client.get("/queues")
         assert (answer.status_code, answer.headers["location"]) == (303, "/login?to=%2Fqueues")
         assert (await client.get("/login")).status_code == 200
@@ -72,13 +72,10 @@ def test_login_and_logout(tmp_path: Path) -> None:
             answer = await client.post("/login", data={"login": "root", "passcode": "r", "to": to})
             assert answer.headers["location"] == "/"
 
-    run(tmp_path, test)
 
-
-def test_consoles_on_two_ports_of_a_host_keep_two_sessions(tmp_path: Path) -> None:
+async def test_consoles_on_two_ports_of_a_host_keep_two_sessions(tmp_path: Path) -> None:
     """A browser has one jar of cookies for all ports of a host; a stranger's Host header chooses no name in it."""
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+    async with with_console(tmp_path) as (made, client):
         store, jar = made.config.store, CookieJar()
         one, other = (client_of(store, url=f"http://console:{port}") for port in (8161, 8162))
         async with one, other:
@@ -93,11 +90,9 @@ def test_consoles_on_two_ports_of_a_host_keep_two_sessions(tmp_path: Path) -> No
             assert [(await each.get("/")).status_code for each in (one, other)] == [200, 303]
         assert (await client.get("/", headers={"host": "console:no-number"})).status_code == 421
 
-    run(tmp_path, test)
 
-
-def test_every_list_has_a_page(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_every_list_has_a_page(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("orders", 3)
         await log_in(client)
         for listed in LISTS:
@@ -121,11 +116,9 @@ def test_every_list_has_a_page(tmp_path: Path) -> None:
         await made.broker_stops()
         assert "told bad" in (await client.get("/")).text, "the page says that nobody answers"
 
-    run(tmp_path, test)
 
-
-def test_hostile_names_and_bodies_are_text(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_hostile_names_and_bodies_are_text(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         path = f"/queues/{part(HOSTILE)}/messages"
         await made.ask("POST", path, {"body": HOSTILE, "properties": {HOSTILE: HOSTILE}})
         await made.ask("POST", path, {"body_base64": "AP8="})
@@ -140,11 +133,9 @@ def test_hostile_names_and_bodies_are_text(tmp_path: Path) -> None:
         assert "&lt;script&gt;alert(1)" in (await client.get(pages[3])).text
         assert "00000000  00 ff" in (await client.get(pages[4])).text
 
-    run(tmp_path, test)
 
-
-def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("q", 5)
         await log_in(client)
         answer = await client.post("/queue/q", data={"do": "purge", "sure": "yes"})
@@ -170,11 +161,9 @@ def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
         while (await client.get("/queue/q")).status_code != 400:  # idle queues are forgotten once a second
             await asyncio.sleep(0.05)
 
-    run(tmp_path, test)
 
-
-def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         consumer = await made.client()
         await consumer.send(
             "SUBSCRIBE",
@@ -212,8 +201,6 @@ def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
             answer = await client.post(page, data={"csrf": token[1], **wrong, "sure": "yes"})
             assert "there is no such button" in answer.text
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize(
     ("peers", "told"),
@@ -222,8 +209,8 @@ def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
         ("https://{host}.example:8161/{name}/", 'example:8161/a/queues">a</a>'),
     ],
 )
-def test_a_slave_leads_to_the_master(tmp_path: Path, peers: str, told: str) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_slave_leads_to_the_master(tmp_path: Path, peers: str, told: str) -> None:
+    async with with_console(tmp_path) as (made, client):
         await log_in(client)
         assert "The master is" not in (await client.get("/queues")).text
         slave = Managed(tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"))
@@ -235,8 +222,6 @@ def test_a_slave_leads_to_the_master(tmp_path: Path, peers: str, told: str) -> N
                 assert "The master is" in (await other.get(page)).text
             assert not peers or '/a/queue/a%2Fb"' in (await other.get("/queue/a%2Fb")).text
         await slave.stop()
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("count", [SESSIONS_MAX * 2])
@@ -265,8 +250,8 @@ def test_a_session_ends_with_its_login() -> None:
     assert sessions.get(cookie) is None
 
 
-def test_checked_messages_are_changed_together(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_checked_messages_are_changed_together(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("q", 5)
         await log_in(client)
         page = (await client.get("/queue/q")).text
@@ -285,11 +270,9 @@ def test_checked_messages_are_changed_together(tmp_path: Path) -> None:
         assert await made.bodies("r") == ["q 1", "q 3"]
         assert await made.bodies("q") == ["q 0", "q 2", "q 4"]
 
-    run(tmp_path, test)
 
-
-def test_a_message_goes_to_any_queue_or_topic(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_message_goes_to_any_queue_or_topic(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await log_in(client)
         answer = await form(client, "/send", kind="queue", to="new", body="hello", properties="a=b", priority="7")
         assert answer.headers["location"] == "/queue/new"
@@ -301,11 +284,9 @@ def test_a_message_goes_to_any_queue_or_topic(tmp_path: Path) -> None:
             answer = await form(client, "/send", kind="queue", to=name, body="kept", properties=properties)
             assert (answer.status_code, "kept" in answer.text) == (400, True), name
 
-    run(tmp_path, test)
 
-
-def test_a_group_of_dead_letters_leads_to_its_messages(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_group_of_dead_letters_leads_to_its_messages(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         for number, cause in enumerate(("it's 100% broken", "it's 100 times broken")):
             properties = {
                 "original-destination": "/queue/orders",
@@ -322,11 +303,9 @@ def test_a_group_of_dead_letters_leads_to_its_messages(tmp_path: Path) -> None:
             found = (await client.get(link)).text
             assert found.count('form="change"') == 1, link
 
-    run(tmp_path, test)
 
-
-def test_pages_are_linked_and_commands_can_be_copied(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_pages_are_linked_and_commands_can_be_copied(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("it's", 2)
         await log_in(client)
         assert 'the page <a href="/queues">Queues</a> has the fullest first' in (await client.get("/")).text
@@ -336,11 +315,9 @@ def test_pages_are_linked_and_commands_can_be_copied(tmp_path: Path) -> None:
         assert shlex.split(command) == ["amq", "queue", "browse", "it's", "--selector", "n = '1'", "--store", store]
         assert "curl -u root http" in page or "curl -u root 'http" in page
 
-    run(tmp_path, test)
 
-
-def test_a_question_says_whose_connection_it_closes(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_question_says_whose_connection_it_closes(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.client()
         await log_in(client)
         page = (await client.get("/connections")).text
@@ -350,11 +327,9 @@ def test_a_question_says_whose_connection_it_closes(tmp_path: Path) -> None:
         assert f"user {fields['user']}" in about
         assert f"address {fields['address']}" in about
 
-    run(tmp_path, test)
 
-
-def test_a_list_that_is_refused_says_nothing_of_its_rows(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_list_that_is_refused_says_nothing_of_its_rows(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         permissions = tmp_path / "permissions.toml"
         permissions.write_text("[broker]\nmanage = []\n")
         made.service.permit(Permissions.read(str(permissions)))
@@ -364,11 +339,9 @@ def test_a_list_that_is_refused_says_nothing_of_its_rows(tmp_path: Path) -> None
         assert ">none<" not in page
         assert "Consumers: 0" not in page
 
-    run(tmp_path, test)
 
-
-def test_a_queue_leads_to_its_consumers_and_says_where_its_messages_go_on(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_a_queue_leads_to_its_consumers_and_says_where_its_messages_go_on(tmp_path: Path) -> None:
+    async with with_console(tmp_path, divert="audit") as (made, client):
         consumer = await made.client()
         for number, name in enumerate(("orders", "orders.eu")):
             await consumer.send("SUBSCRIBE", ("id", str(number)), ("destination", f"/queue/{name}"), ("receipt", name))
@@ -388,5 +361,3 @@ def test_a_queue_leads_to_its_consumers_and_says_where_its_messages_go_on(tmp_pa
         link = re.search(r'href="(/consumers[?]destination=[^"]+)"', (await client.get("/topic/t")).text)
         assert link is not None
         assert (await client.get(link[1])).text.count('href="/topic/t"') == 1
-
-    run(tmp_path, test, divert="audit")

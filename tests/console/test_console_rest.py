@@ -16,7 +16,7 @@ from amq.core.errors import AccessError
 from amq.doors.clock import SystemClock
 from amq.security.login import Claim, User
 from amq.security.permissions import Permissions
-from tests.console.consoles import USERS, by_password, client_of, run
+from tests.console.consoles import USERS, by_password, client_of, with_console
 from tests.management.managed import Managed
 
 RULES = """
@@ -42,8 +42,8 @@ def restrict(made: Managed, folder: Path) -> None:
     made.broker.permit(Permissions.read(str(path)))
 
 
-def test_users_have_their_rights(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_users_have_their_rights(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("orders", 2)
         await made.fill("secret", 1)
         restrict(made, tmp_path)
@@ -64,11 +64,9 @@ def test_users_have_their_rights(tmp_path: Path) -> None:
         forged = {"amq-user": "root"}
         assert (await client.delete("/api/v1/queues/secret", auth=AS["eve"], headers=forged)).status_code == 403
 
-    run(tmp_path, test)
 
-
-def test_other_sites_change_nothing(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_other_sites_change_nothing(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("q", 1)
         purge = "/api/v1/queues/q/purge"
         for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
@@ -84,13 +82,10 @@ def test_other_sites_change_nothing(tmp_path: Path) -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
 
-    run(tmp_path, test)
 
-
-def test_names_pass_unchanged(tmp_path: Path) -> None:
+async def test_names_pass_unchanged(tmp_path: Path) -> None:
     hostile = "a/b?c=d#e%2f<script> ü"
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+    async with with_console(tmp_path) as (made, client):
         made.broker.state.queue(f"queue://{hostile}").stays = True
         url = "http://console/api/v1/queues/" + "".join(f"%{byte:02X}" for byte in hostile.encode())
         assert (await client.get(url)).json()["name"] == hostile
@@ -99,11 +94,9 @@ def test_names_pass_unchanged(tmp_path: Path) -> None:
         assert (await client.get("/api/v1/none")).status_code == 404
         assert (await client.get("/api/v1/queues?limit=9999")).status_code == 400
 
-    run(tmp_path, test)
 
-
-def test_probes(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_probes(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         slave = Managed(tmp_path, name="b", management_socket=str(tmp_path / "b.sock"))
         await slave.start(as_slave=True)
         async with client_of(made.config.store, "b") as other:
@@ -123,11 +116,9 @@ def test_probes(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
             assert (await other.get("/readyz")).status_code == 503
 
-    run(tmp_path, test)
 
-
-def test_a_slave_counts_guesses(tmp_path: Path) -> None:
-    async def test(made: Managed, _: httpx.AsyncClient) -> None:
+async def test_a_slave_counts_guesses(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, _):
         slave = Managed(
             tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"), failed_logins_per_minute=1
         )
@@ -140,11 +131,9 @@ def test_a_slave_counts_guesses(tmp_path: Path) -> None:
         assert (await made.managed.login(Claim("alice", "a"), "10.0.0.1")).user.name == "alice"
         await slave.stop()
 
-    run(tmp_path, test)
 
-
-def test_jolokia(tmp_path: Path) -> None:
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+async def test_jolokia(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, client):
         await made.fill("orders", 3)
         restrict(made, tmp_path)
         headers = {"origin": "http://localhost"}  # as KEDA sends it
@@ -171,11 +160,9 @@ def test_jolokia(tmp_path: Path) -> None:
         assert [each["status"] for each in found] == [200, 200, 200, 404, 404]
         assert (found[0]["value"], found[2]["value"]) == (3, 0)
 
-    run(tmp_path, test)
 
-
-def test_a_password_is_believed_for_a_while(tmp_path: Path) -> None:
-    async def test(made: Managed, _: httpx.AsyncClient) -> None:
+async def test_a_password_is_believed_for_a_while(tmp_path: Path) -> None:
+    async with with_console(tmp_path) as (made, _):
         clock = SystemClock()
         known = Logins(Link(made.config.store, "", clock), clock)
         header = AS["alice"]._auth_header
@@ -183,13 +170,10 @@ def test_a_password_is_believed_for_a_while(tmp_path: Path) -> None:
         await made.broker_stops()
         assert await known.user(header, "10.0.0.1", False) == User("alice"), "without asking"
 
-    run(tmp_path, test)
 
-
-def test_guesses_at_the_console_count_as_those_at_the_ports(tmp_path: Path) -> None:
+async def test_guesses_at_the_console_count_as_those_at_the_ports(tmp_path: Path) -> None:
     """By address, with the pages' form and REST together; a master's port counts them, too."""
-
-    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+    async with with_console(tmp_path, failed_logins_per_minute=2) as (made, client):
         wrong = httpx.BasicAuth("alice", "no")
         assert (await client.get("/api/v1/queues", auth=wrong)).status_code == 401
         assert (await client.post("/login", data={"login": "alice", "passcode": "no"})).status_code == 401
@@ -205,5 +189,3 @@ def test_guesses_at_the_console_count_as_those_at_the_ports(tmp_path: Path) -> N
         other = httpx.ASGITransport(client._transport.app, client=("10.0.0.9", 1))  # type: ignore[attr-defined]
         async with httpx.AsyncClient(transport=other, base_url="http://console") as elsewhere:
             assert (await elsewhere.get("/api/v1/queues", auth=AS["alice"])).status_code == 200
-
-    run(tmp_path, test, failed_logins_per_minute=2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -90,30 +91,21 @@ class World:
         return guest
 
 
-Play = Callable[[Callable[[World], Awaitable[None]]], None]
-
-
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookout, "LOOK_S", 0.01)
     monkeypatch.setattr(lookout, "WANTED_LOOK_S", 0.01)
 
 
-@pytest.fixture
-def play() -> Play:
-    def run(story: Callable[[World], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            world = World()
-            try:
-                await story(world)
-            finally:
-                world.links.close()
-                for event in world.hanging.values():
-                    event.set()
-
-        asyncio.run(whole())
-
-    return run
+@asynccontextmanager
+async def linked_world() -> AsyncIterator[World]:
+    world = World()
+    try:
+        yield world
+    finally:
+        world.links.close()
+        for event in world.hanging.values():
+            event.set()
 
 
 async def until(wanted: Callable[[], object]) -> None:
@@ -122,8 +114,8 @@ async def until(wanted: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
-def test_clients_of_a_store_wait_for_its_master_and_share_a_link(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_clients_of_a_store_wait_for_its_master_and_share_a_link() -> None:
+    async with linked_world() as world:
         first, second = world.guest("s1"), world.guest("s1")
         await until(lambda: world.links.waiting == ["s1"])
         world.masters["s1"] = ONE
@@ -132,11 +124,9 @@ def test_clients_of_a_store_wait_for_its_master_and_share_a_link(play: Play) -> 
         assert (first.why, second.why) == ("", "")
         assert len(world.made[0].connections) == 2
 
-    play(story)
 
-
-def test_a_store_that_hangs_keeps_nobody_from_another_one(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_a_store_that_hangs_keeps_nobody_from_another_one() -> None:
+    async with linked_world() as world:
         world.masters = {"s1": ONE, "s2": TWO}
         world.hanging["s1"] = threading.Event()
         world.guest("s1")
@@ -146,15 +136,12 @@ def test_a_store_that_hangs_keeps_nobody_from_another_one(play: Play) -> None:
         world.hanging["s1"].set()
         await until(lambda: world.links.linked == ["s1", "s2"])
 
-    play(story)
 
-
-def test_clients_hear_that_no_master_has_come_and_the_next_one_waits_anew(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+async def test_clients_hear_that_no_master_has_come_and_the_next_one_waits_anew(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "PATIENCE_S", 0.05)
-
-    async def story(world: World) -> None:
+    async with linked_world() as world:
         guest = world.guest("s1")
         await until(lambda: guest.why == HomeUnavailableError.code)
         assert world.links.waiting == []
@@ -163,13 +150,11 @@ def test_clients_hear_that_no_master_has_come_and_the_next_one_waits_anew(
         world.masters["s1"] = ONE
         await until(lambda: world.links.linked == ["s1"])
 
-    play(story)
 
-
-def test_a_master_that_refuses_or_hangs_is_tried_again(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_master_that_refuses_or_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "CONNECT_S", 0.02)
+    async with linked_world() as world:
 
-    async def story(world: World) -> None:
         async def refuse(_: str) -> None:
             if len(world.tried) == 1:
                 raise StoreError("this one speaks another version")
@@ -185,11 +170,9 @@ def test_a_master_that_refuses_or_hangs_is_tried_again(play: Play, monkeypatch: 
         assert world.tried == [ONE.address] * 4
         assert guest.why == ""
 
-    play(story)
 
-
-def test_a_link_is_lost_when_its_store_has_another_master_and_the_next_client_reaches_that(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_a_link_is_lost_when_its_store_has_another_master_and_the_next_client_reaches_that() -> None:
+    async with linked_world() as world:
         world.masters["s1"] = ONE
         guest = world.guest("s1")
         await until(lambda: world.links.linked == ["s1"])
@@ -199,11 +182,9 @@ def test_a_link_is_lost_when_its_store_has_another_master_and_the_next_client_re
         await until(lambda: world.links.linked == ["s1"])
         assert [link.address for link in world.made] == [ONE.address, TWO.address]
 
-    play(story)
 
-
-def test_a_client_may_begin_another_link_while_the_lost_one_is_still_ending(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_a_client_may_begin_another_link_while_the_lost_one_is_still_ending() -> None:
+    async with linked_world() as world:
         world.masters["s1"] = ONE
         guest = world.guest("s1")
         guest.then = lambda: world.guest("s1")
@@ -215,11 +196,9 @@ def test_a_client_may_begin_another_link_while_the_lost_one_is_still_ending(play
         await until(lambda: world.links.linked == ["s1"])
         assert [link.is_lost for link in world.made] == [True, False]
 
-    play(story)
 
-
-def test_a_gateway_that_ends_lets_nobody_wait_for_a_master(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_a_gateway_that_ends_lets_nobody_wait_for_a_master() -> None:
+    async with linked_world() as world:
         world.masters["s1"] = ONE
         served, waiting = world.guest("s1"), world.guest("s2")
         await until(lambda: world.links.linked == ["s1"])
@@ -228,11 +207,9 @@ def test_a_gateway_that_ends_lets_nobody_wait_for_a_master(play: Play) -> None:
         with pytest.raises(HomeUnavailableError):
             world.guest("s2")
 
-    play(story)
 
-
-def test_all_links_end_with_the_gateway(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_all_links_end_with_the_gateway() -> None:
+    async with linked_world() as world:
         world.masters["s1"] = ONE
         guests = [world.guest("s1"), world.guest("s2")]
         await until(lambda: world.links.linked == ["s1"])
@@ -241,30 +218,24 @@ def test_all_links_end_with_the_gateway(play: Play) -> None:
         with pytest.raises(HomeUnavailableError):
             world.guest("s1")
 
-    play(story)
 
-
-def test_where_masters_are_is_known_as_soon_as_a_store_was_looked_at(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_masters_are_is_known_as_soon_as_a_store_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LOCATE_S", 0.05)
-
-    async def story(world: World) -> None:
+    async with linked_world() as world:
         world.masters["s1"] = Master("a", "tcp://a:1", ("auto://a:2", "auto://b:2"))
         world.hanging["s3"] = threading.Event()
         found = await world.links.locate(["s1", "s2", "s3"])
         assert found == {"s1": ("auto://a:2", "auto://b:2"), "s2": (), "s3": ()}, "a store that hangs delays, no more"
         assert world.made == []
 
-    play(story)
-
 
 def test_other_addresses_of_a_master_break_no_link() -> None:
     assert Master("a", "tcp://a:1", ("auto://a:2",)) == ONE
 
 
-def test_a_master_that_refuses_is_known_until_it_takes_the_link(play: Play) -> None:
-    async def story(world: World) -> None:
+async def test_a_master_that_refuses_is_known_until_it_takes_the_link() -> None:
+    async with linked_world() as world:
+
         async def refuse(address: str) -> None:
             raise LinkError(f"{address} has another secret", code="LINK_REFUSED")
 
@@ -275,5 +246,3 @@ def test_a_master_that_refuses_is_known_until_it_takes_the_link(play: Play) -> N
         world.refuse = None
         await until(lambda: world.links.linked == ["s1"])
         assert world.links.refused == []
-
-    play(story)

@@ -146,28 +146,24 @@ def test_orders_find_a_broker_whose_directory_of_orders_was_removed(store: Path)
     assert orders.look() == order
 
 
-def test_a_running_broker_notices(tmp_path: Path) -> None:
+async def test_a_running_broker_notices(tmp_path: Path) -> None:
     """As slave and as master it looks at each beat."""
-
-    async def test() -> None:
-        store = str(tmp_path / "store")
-        config = BrokerConfig(
-            name="a",
-            store=store,
-            transports=(f"stomp://127.0.0.1:{free_port()}",),
-            allow_unsafe_store=True,
-            lock_keep_alive_period_s=0.3,
-        )
-        service = Member(config, anybody)
-        await service.start()
-        await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S)
-        for name in ("brokers", "orders"):
-            (Path(store) / name).rename(tmp_path / name)  # at once: the broker makes it again
-        async with asyncio.timeout(DEADLINE_S):
-            while [each.role for each in read_presence(FileBoard(SystemVfs(), store))] != ["master"] or not (
-                Path(store) / "orders" / "a.json"
-            ).exists():
-                await asyncio.sleep(0.05)
-        await asyncio.wait_for(service.stop(), DEADLINE_S)
-
-    asyncio.run(test())
+    store = str(tmp_path / "store")
+    config = BrokerConfig(
+        name="a",
+        store=store,
+        transports=(f"stomp://127.0.0.1:{free_port()}",),
+        allow_unsafe_store=True,
+        lock_keep_alive_period_s=0.3,
+    )
+    service = Member(config, anybody)
+    await service.start()
+    await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S)
+    for name in ("brokers", "orders"):
+        (Path(store) / name).rename(tmp_path / name)  # at once: the broker makes it again
+    async with asyncio.timeout(DEADLINE_S):
+        while [each.role for each in read_presence(FileBoard(SystemVfs(), store))] != ["master"] or not (
+            Path(store) / "orders" / "a.json"
+        ).exists():
+            await asyncio.sleep(0.05)
+    await asyncio.wait_for(service.stop(), DEADLINE_S)

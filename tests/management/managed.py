@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -125,13 +125,3 @@ async def managed(folder: Path, **options: Any) -> AsyncIterator[Managed]:
         yield made
     finally:
         await made.broker_stops()
-
-
-def run(folder: Path, test: Callable[[Managed], Any], **options: Any) -> None:
-    """`test(managed)` on a separate event loop."""
-
-    async def main() -> None:
-        async with managed(folder, **options) as made:
-            await test(made)
-
-    asyncio.run(main())

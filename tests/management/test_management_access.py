@@ -13,7 +13,7 @@ from amq.management.resources import Caller, Request
 from amq.management.routes import ROUTES, nothing
 from amq.security.login import User
 from amq.security.permissions import Permissions
-from tests.management.managed import Managed, run
+from tests.management.managed import managed
 
 RULES = """
 [roles]
@@ -66,8 +66,8 @@ def permissions(folder: Path) -> Permissions:
     return Permissions.read(str(path))
 
 
-def test_users_see_and_do_what_they_may(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_users_see_and_do_what_they_may(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("orders.eu", 2)
         await made.fill("secret", 1)
         made.service.permit(permissions(tmp_path))
@@ -86,11 +86,9 @@ def test_users_see_and_do_what_they_may(tmp_path: Path) -> None:
                 assert caught.value.code == "NOT_PERMITTED", path
         assert await made.ask("POST", "/queues/secret/purge", caller=ROOT) == {"count": 1}
 
-    run(tmp_path, test)
 
-
-def test_a_change_and_a_refusal_leave_a_line(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_change_and_a_refusal_leave_a_line(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 2)
         made.service.permit(permissions(tmp_path))
         with structlog.testing.capture_logs() as lines:
@@ -106,16 +104,12 @@ def test_a_change_and_a_refusal_leave_a_line(tmp_path: Path) -> None:
         action = "POST /queues/{name}/purge"
         assert told == [("root", action, "done", 2), ("eve", action, "NOT_PERMITTED", None)]
 
-    run(tmp_path, test)
 
-
-def test_the_console_asks_for_its_user(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_the_console_asks_for_its_user(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("secret", 1)
         made.service.permit(permissions(tmp_path))
         assert (await made.through("GET", "/queues"))["total"] == 1, "the operator of the account"
         assert (await made.through("GET", "/queues", user=User("eve", frozenset({"guests, or so"}))))["total"] == 0
         with pytest.raises(AccessError):
             await made.through("DELETE", "/queues/secret", user=User("eve", frozenset({"guests, or so"})))
-
-    run(tmp_path, test)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.management.managed import Managed, run
+from tests.management.managed import Managed, managed
 from tests.service_world import Client
 
 
@@ -30,8 +30,8 @@ async def consumer(made: Managed, name: str, *headers: tuple[str, str]) -> Clien
     return client
 
 
-def test_no_consumer_and_a_pause(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_no_consumer_and_a_pause(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 3)
         assert list(await codes(made, "q")) == ["no-consumer"]
         await made.ask("POST", "/queues/q/pause")
@@ -41,23 +41,19 @@ def test_no_consumer_and_a_pause(tmp_path: Path) -> None:
         await consumer(made, "q")
         assert await codes(made, "q") == {}
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize(("prefetch", "code"), [("2", "slow"), ("100", "in-flight")])
-def test_a_consumer_that_acknowledges_nothing(tmp_path: Path, prefetch: str, code: str) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_consumer_that_acknowledges_nothing(tmp_path: Path, prefetch: str, code: str) -> None:
+    async with managed(tmp_path) as made:
         await consumer(made, "q", ("activemq.prefetchSize", prefetch))
         await made.fill("q", 5)
         assert list(await codes(made, "q")) == [code]
         if code == "slow":
             assert "Its consumer holds 2 messages" in (await codes(made, "q"))["slow"]
 
-    run(tmp_path, test)
 
-
-def test_selectors_that_match_nothing(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_selectors_that_match_nothing(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 5, ("colour", "red"))
         await consumer(made, "q", ("selector", "colour = 'blue'"))
         text = (await codes(made, "q"))["selector"]
@@ -67,11 +63,9 @@ def test_selectors_that_match_nothing(tmp_path: Path) -> None:
         await consumer(made, "q", ("selector", "colour = 'red'"))
         assert "selector" not in await codes(made, "q")
 
-    run(tmp_path, test)
 
-
-def test_a_message_that_comes_back(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_message_that_comes_back(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         said: list[str] = []
         await made.fill("q", 2)
         for _ in range(3):
@@ -95,11 +89,9 @@ def test_a_message_that_comes_back(tmp_path: Path) -> None:
         assert "was redelivered 3 times" in back["text"]
         assert back["id"] == (await made.ask("GET", "/queues/q/messages"))["items"][0]["id"]
 
-    run(tmp_path, test)
 
-
-def test_dead_letters_are_named(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_dead_letters_are_named(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 1)
         client = await made.client()
         await client.send("SUBSCRIBE", ("id", "s"), ("destination", "/queue/q"), ("ack", "client-individual"))
@@ -109,13 +101,10 @@ def test_dead_letters_are_named(tmp_path: Path) -> None:
         assert "they are in DLQ.q" in (await codes(made, "q"))["dead-letters"]
         assert await codes(made, "DLQ.q") == {}
 
-    run(tmp_path, test)
 
-
-def test_only_acknowledgements_in_open_transactions_are_called_set_apart(tmp_path: Path) -> None:
+async def test_only_acknowledgements_in_open_transactions_are_called_set_apart(tmp_path: Path) -> None:
     """Messages between a queue and a consumer are no transaction's."""
-
-    async def test(made: Managed) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 2)
         client = await made.client()
         await client.send("SUBSCRIBE", ("id", "s"), ("destination", "/queue/q"), ("ack", "client-individual"))
@@ -125,5 +114,3 @@ def test_only_acknowledgements_in_open_transactions_are_called_set_apart(tmp_pat
         await client.send("ACK", ("id", first.headers["ack"]), ("transaction", "t"), ("receipt", "r"))
         assert (await client.receive()).command == "RECEIPT"
         assert (await codes(made, "q"))["transactions"].startswith("1 messages are acknowledged in transactions")
-
-    run(tmp_path, test)

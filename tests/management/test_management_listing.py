@@ -104,17 +104,13 @@ def test_one_viewer_works_in_a_round() -> None:
     assert max(rounds) <= SLICE_ROWS + 20
 
 
-def test_a_viewer_that_goes_lets_others_go_on() -> None:
+async def test_a_viewer_that_goes_lets_others_go_on() -> None:
     items = [(str(n), n, n) for n in range(5 * SLICE_ROWS)]
-
-    async def main() -> None:
-        slices = Slices(FakeClock())
-        viewers = [asyncio.create_task(TABLE.page(slices, items, Query())) for _ in range(3)]
-        await asyncio.sleep(0)
-        for viewer in viewers[:2]:
-            viewer.cancel()
-        found = await viewers[2]
-        assert found["total"] == len(items)
-        assert not slices.turn.locked()
-
-    asyncio.run(main())
+    slices = Slices(FakeClock())
+    viewers = [asyncio.create_task(TABLE.page(slices, items, Query())) for _ in range(3)]
+    await asyncio.sleep(0)
+    for viewer in viewers[:2]:
+        viewer.cancel()
+    found = await viewers[2]
+    assert found["total"] == len(items)
+    assert not slices.turn.locked()

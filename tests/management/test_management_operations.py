@@ -11,7 +11,7 @@ import pytest
 from amq.cluster.placement import Placement
 from amq.core.errors import AmqError
 from amq.management.listing import Row
-from tests.management.managed import Managed, run
+from tests.management.managed import Managed, managed
 
 SMALL: dict[str, Any] = {"memory_limit_bytes": 1 << 20}  # most of what waits is on disk alone
 
@@ -27,8 +27,8 @@ async def refused(made: Managed, method: str, path: str, body: dict[str, Any] | 
     return caught.value.code
 
 
-def test_a_queue_shows_its_figures(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_queue_shows_its_figures(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("orders", 3)
         client = await made.client()
         await client.subscribe("/queue/orders")
@@ -45,12 +45,10 @@ def test_a_queue_shows_its_figures(tmp_path: Path) -> None:
         assert (await made.ask("GET", "/segments"))["items"][0]["live_messages"] == 2
         assert (await made.ask("GET", "/totals"))["connections"] == 1
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["memory", "disk"])
-def test_purge_takes_what_waits_and_leaves_what_a_consumer_has(tmp_path: Path, options: dict[str, Any]) -> None:
-    async def test(made: Managed) -> None:
+async def test_purge_takes_what_waits_and_leaves_what_a_consumer_has(tmp_path: Path, options: dict[str, Any]) -> None:
+    async with managed(tmp_path, **options) as made:
         await made.fill("q", 1500, size=1000)
         client = await made.client()
         await client.send(
@@ -77,11 +75,9 @@ def test_purge_takes_what_waits_and_leaves_what_a_consumer_has(tmp_path: Path, o
         await made.start()
         assert await counts(made, "q") == [0], "also for the next master"
 
-    run(tmp_path, test, **options)
 
-
-def test_purge_leaves_what_comes_meanwhile(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_purge_leaves_what_comes_meanwhile(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 2000, size=200)
         broker = made.broker
         at_first = broker.newest_seq
@@ -94,16 +90,14 @@ def test_purge_leaves_what_comes_meanwhile(tmp_path: Path) -> None:
         assert found["count"] >= 2000
         assert broker.newest_seq > at_first
 
-    run(tmp_path, test)
 
-
-def test_nothing_is_moved_to_where_it_does_not_live(tmp_path: Path) -> None:
+async def test_nothing_is_moved_to_where_it_does_not_live(tmp_path: Path) -> None:
     """In a store of a cluster."""
     table = Placement.even(1, ["s1", "s2"])
     names = [f"n{number}" for number in range(99)]
     here, there = (next(each for each in names if table.home_of("queue://" + each) == store) for store in table.stores)
-
-    async def test(made: Managed) -> None:
+    placed = {"cluster": "c", "store": "s1", "number": 1, "placement": table.to_json()}
+    async with managed(tmp_path, placed=placed) as made:
         await made.fill(here, 3)
         for path, body in (
             (f"/queues/{here}/move", {"to": there}),
@@ -115,13 +109,10 @@ def test_nothing_is_moved_to_where_it_does_not_live(tmp_path: Path) -> None:
             assert caught.value.code == "MOVED", path
         assert await counts(made, here) == [3]
 
-    placed = {"cluster": "c", "store": "s1", "number": 1, "placement": table.to_json()}
-    run(tmp_path, test, placed=placed)
-
 
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["memory", "disk"])
-def test_move_by_selector_keeps_each_message_once(tmp_path: Path, options: dict[str, Any]) -> None:
-    async def test(made: Managed) -> None:
+async def test_move_by_selector_keeps_each_message_once(tmp_path: Path, options: dict[str, Any]) -> None:
+    async with managed(tmp_path, **options) as made:
         await made.fill("from", 300, ("colour", "red"), size=2000)
         await made.fill("from", 300, ("colour", "blue"), size=2000)
         move = {"to": "to", "selector": "colour = 'blue'"}
@@ -136,11 +127,9 @@ def test_move_by_selector_keeps_each_message_once(tmp_path: Path, options: dict[
         page = await made.ask("GET", "/queues/to/messages", limit=1)
         assert page["items"][0]["properties"]["colour"] == "blue"
 
-    run(tmp_path, test, **options)
 
-
-def test_copy_and_limits(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_copy_and_limits(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 50)
         assert await made.ask("POST", "/queues/q/copy", {"to": "q", "limit": 10}) == {"count": 10}
         assert await made.ask("POST", "/queues/q/copy", {"to": "q"}) == {"count": 60}, "it ends"
@@ -150,11 +139,9 @@ def test_copy_and_limits(tmp_path: Path) -> None:
         assert await refused(made, "POST", "/queues/none/purge") == "NOT_FOUND"
         assert await refused(made, "POST", "/queues/q/purge", {"selector": "colour = "}) == "INVALID_SELECTOR"
 
-    run(tmp_path, test)
 
-
-def test_a_full_target_takes_no_more(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_full_target_takes_no_more(tmp_path: Path) -> None:
+    async with managed(tmp_path, queue_limit_bytes=220_000) as made:
         await made.fill("q", 200, size=1000)
         await made.fill("r", 100, size=1000)
         assert await refused(made, "POST", "/queues/q/move", {"to": "r"}) == "NO_ROOM"
@@ -162,11 +149,9 @@ def test_a_full_target_takes_no_more(tmp_path: Path) -> None:
         assert left + there == 300
         assert 100 < there < 300
 
-    run(tmp_path, test, queue_limit_bytes=220_000)
 
-
-def test_one_message(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_one_message(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 3)
         rows: list[Row] = (await made.ask("GET", "/queues/q/messages"))["items"]
         id = rows[1]["id"]
@@ -182,11 +167,9 @@ def test_one_message(tmp_path: Path) -> None:
         held = f"/queues/q/messages/{rows[0]['id']}"
         assert await refused(made, "DELETE", held) == "MESSAGE_IN_USE"
 
-    run(tmp_path, test)
 
-
-def test_pause_and_resume(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_pause_and_resume(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 1)
         await made.ask("POST", "/queues/q/pause")
         client = await made.client()
@@ -198,11 +181,9 @@ def test_pause_and_resume(tmp_path: Path) -> None:
         await made.ask("POST", "/queues/q/resume")
         assert (await client.receive()).body.strip() == b"q 0"
 
-    run(tmp_path, test)
 
-
-def test_dead_letters_are_grouped_and_sent_back(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_dead_letters_are_grouped_and_sent_back(tmp_path: Path) -> None:
+    async with managed(tmp_path, maximum_redeliveries=0) as made:
         await made.fill("orders", 3, ("colour", "red"))
         client = await made.client()
         await client.subscribe("/queue/orders")
@@ -223,11 +204,9 @@ def test_dead_letters_are_grouped_and_sent_back(tmp_path: Path) -> None:
         assert all(row["properties"]["colour"] == "red" for row in rows)
         assert not any("dead-letter-reason" in row["properties"] for row in rows)
 
-    run(tmp_path, test, maximum_redeliveries=0)
 
-
-def test_send_and_what_is_shown_of_a_body(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_send_and_what_is_shown_of_a_body(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.ask("POST", "/queues/q/messages", {"body": "grüße", "properties": {"n": "1"}, "priority": 9})
         await made.ask("POST", "/queues/q/messages", {"body_base64": "AAH/", "persistent": False})
         text, binary = (await made.ask("GET", "/queues/q/messages"))["items"]
@@ -247,14 +226,11 @@ def test_send_and_what_is_shown_of_a_body(tmp_path: Path) -> None:
         for wrong in ({"priority": 10}, {"body": 1}, {"properties": {"a": 1}}, {"body_base64": "?"}):
             assert await refused(made, "POST", "/queues/q/messages", wrong) == "REQUEST_INVALID"
 
-    run(tmp_path, test)
 
-
-def test_the_consumers_of_a_topic_are_all_that_get_its_messages(tmp_path: Path) -> None:
+async def test_the_consumers_of_a_topic_are_all_that_get_its_messages(tmp_path: Path) -> None:
     """One with its name, one of a pattern, and durable ones: of a name, of a pattern, of a list that names it twice.
     A durable subscription whose client is away has none."""
-
-    async def test(made: Managed) -> None:
+    async with managed(tmp_path) as made:
         client = await made.client()
         sources = ("t.a", "t.*", "t.a", "t.>", "t.*,/topic/t.a,/topic/u", "other", "t.a.b")
         for number, source in enumerate(sources):
@@ -277,11 +253,9 @@ def test_the_consumers_of_a_topic_are_all_that_get_its_messages(tmp_path: Path) 
         assert (row["consumers"], row["durable_subscriptions"]) == (4, 2)
         assert made.broker.durables.consumers("topic://t.a") == 2
 
-    run(tmp_path, test)
 
-
-def test_deleting_what_is_not_used(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_deleting_what_is_not_used(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 5)
         client = await made.client()
         await client.send(
@@ -304,5 +278,3 @@ def test_deleting_what_is_not_used(tmp_path: Path) -> None:
         assert (await made.ask("GET", "/subscriptions"))["items"] == []
         assert await made.ask("DELETE", "/queues/q") == {"count": 5}
         assert await counts(made, "q") == [0]
-
-    run(tmp_path, test)

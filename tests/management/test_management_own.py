@@ -13,7 +13,7 @@ from amq.management.resources import Caller
 from amq.security.login import User
 from amq.security.permissions import Permissions
 from tests.fakes import FakeClock
-from tests.management.managed import Managed, run
+from tests.management.managed import Managed, managed
 
 RULES = """
 [roles]
@@ -38,8 +38,8 @@ def permissions(folder: Path) -> Permissions:
     return Permissions.read(str(path))
 
 
-def test_a_master_and_a_slave_tell_the_same_lists(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_master_and_a_slave_tell_the_same_lists(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         slave = Managed(tmp_path, name="b", management_socket=str(tmp_path / "b.sock"))
         await slave.start(as_slave=True)
         try:
@@ -61,11 +61,9 @@ def test_a_master_and_a_slave_tell_the_same_lists(tmp_path: Path) -> None:
         finally:
             await slave.stop()
 
-    run(tmp_path, test)
 
-
-def test_configuration_says_where_a_value_came_from_and_whether_it_is_live(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_configuration_says_where_a_value_came_from_and_whether_it_is_live(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         rows = {row["name"]: row for row in (await made.ask("GET", "/configuration"))["items"]}
         assert (rows["name"]["value"], rows["name"]["live"]) == ("a", False)
         assert rows["maximumRedeliveries"]["live"] is True
@@ -74,11 +72,9 @@ def test_configuration_says_where_a_value_came_from_and_whether_it_is_live(tmp_p
         (row,) = (await made.ask("GET", "/configuration", name="n?me"))["items"]
         assert (row["section"], row["scope"]) == ("broker", "store")
 
-    run(tmp_path, test)
 
-
-def test_users_and_rights_have_no_secrets(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_users_and_rights_have_no_secrets(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         made.managed._users = lambda: ("alice", "root", "eve")
         assert (await made.ask("GET", "/rights"))["items"] == [
             {"name": "broker", "read": "*", "write": "*", "admin": "*", "browse": "*", "manage": "*", "only": False}
@@ -95,8 +91,6 @@ def test_users_and_rights_have_no_secrets(tmp_path: Path) -> None:
             {"name": "queues orders.>", **nothing, "read": "shop", "only": True},
             {"name": "topics prices", **nothing, "write": "operators, shop"},
         ]
-
-    run(tmp_path, test)
 
 
 def test_the_history_is_bounded_and_limits_push_no_role_out() -> None:

@@ -117,16 +117,13 @@ def test_a_drip_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     served(test)
 
 
-def test_a_port_that_is_taken_is_an_error_with_its_name() -> None:
-    async def main() -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
-            server = ProbeServer("127.0.0.1", taken.getsockname()[1], lambda: Health("slave"))
-            with pytest.raises(ConfigError, match="probeListen"):
-                await server.start()
-
-    asyncio.run(main())
+async def test_a_port_that_is_taken_is_an_error_with_its_name() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = ProbeServer("127.0.0.1", taken.getsockname()[1], lambda: Health("slave"))
+        with pytest.raises(ConfigError, match="probeListen"):
+            await server.start()
 
 
 def probe(port: int, path: str) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from amq.management.views import Counted, counted
 from amq.security.login import User
 from amq.security.permissions import Permissions
 from tests.fakes import FakeClock
-from tests.management.managed import Managed, run
+from tests.management.managed import managed
 
 
 def broker_of(queues: Iterable[tuple[str, int, int, int]], topics: dict[str, int] | None = None) -> list[Counted]:
@@ -95,12 +95,11 @@ def test_names_that_come_and_go_take_no_more_room() -> None:
     assert world.rates.latest("queue://4.0") != (0.0, 0.0)
 
 
-def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> None:
+async def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> None:
     permissions = tmp_path / "permissions.toml"
     permissions.write_text('[queues.orders]\nread = ["*"]\nwrite = ["*"]\n')
     permissions.chmod(0o600)
-
-    async def test(made: Managed) -> None:
+    async with managed(tmp_path) as made:
         made.service.permit(Permissions.read(str(permissions)))
         clock = FakeClock()
         made.managed.rates = Rates(clock, Slices(clock))
@@ -119,5 +118,3 @@ def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> No
         await made.managed.rates.sample(counted(made.broker), 1)
         (row,) = (await made.ask("GET", "/queues"))["items"]
         assert (row["in_per_s"], row["out_per_s"]) == (2.0, 0.0)
-
-    run(tmp_path, test)

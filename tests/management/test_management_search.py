@@ -12,7 +12,7 @@ from amq.management.resources import Caller
 from amq.management.search import SHOWN, SHOWN_MAX
 from amq.security.login import User
 from amq.security.permissions import Permissions
-from tests.management.managed import Managed, run
+from tests.management.managed import Managed, managed
 
 RULES = """
 [roles]
@@ -38,8 +38,8 @@ async def found(made: Managed, text: str, caller: Caller, **query: object) -> li
     return [(row["kind"], row["name"]) for row in answer["items"]]
 
 
-def test_every_kind_is_found_as_far_as_the_caller_may_see_it(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_every_kind_is_found_as_far_as_the_caller_may_see_it(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         for name in ("orders.a", "secret.orders", "other"):
             await made.fill(name, 1)
         client = await made.client()
@@ -56,11 +56,9 @@ def test_every_kind_is_found_as_far_as_the_caller_may_see_it(tmp_path: Path) -> 
         assert [kind for kind, _ in await found(made, "127.0.0.1", ROOT)] == ["connection"]
         assert await found(made, "127.0.0.1", ALICE) == []
 
-    run(tmp_path, test)
 
-
-def test_the_best_come_first_and_all_are_counted(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_the_best_come_first_and_all_are_counted(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         broker = made.broker
         for number in range(5 * SHOWN_MAX):
             broker.state.queue(f"{QUEUE_SCHEME}many.{number:04d}")
@@ -75,13 +73,10 @@ def test_the_best_come_first_and_all_are_counted(tmp_path: Path) -> None:
             with pytest.raises(CommandError):
                 await made.ask("GET", "/search", **wrong)
 
-    run(tmp_path, test)
 
-
-def test_a_search_works_in_slices(tmp_path: Path) -> None:
+async def test_a_search_works_in_slices(tmp_path: Path) -> None:
     """Others have the event loop between two pieces of a long list."""
-
-    async def test(made: Managed) -> None:
+    async with managed(tmp_path) as made:
         for number in range(3000):
             made.broker.state.queue(f"{QUEUE_SCHEME}many.{number:04d}")
         turns = 0
@@ -96,5 +91,3 @@ def test_a_search_works_in_slices(tmp_path: Path) -> None:
         slices.turn.acquire = acquired  # type: ignore[method-assign]
         assert (await made.ask("GET", "/search", text="nothing"))["total"] == 0
         assert turns >= 3000 / 500, "at most 500 rows in a turn"
-
-    run(tmp_path, test)

@@ -16,7 +16,7 @@ from amq.core.errors import AmqError, ConfigError
 from amq.management import server as management_server
 from amq.management.client import ManagementClient
 from amq.management.server import BODY_BYTES_MAX, CONNECTIONS_MAX, ManagementServer
-from tests.management.managed import Managed, run
+from tests.management.managed import Managed, managed
 from tests.patience import DEADLINE_S
 
 
@@ -34,8 +34,8 @@ async def exchange(made: Managed, data: bytes, ends: bool = True) -> bytes:
         writer.close()
 
 
-def test_the_socket_is_ours_alone(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_the_socket_is_ours_alone(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         assert stat.S_IMODE(os.stat(made.socket).st_mode) == 0o600
         found = await made.through("GET", "/broker")
         assert (found["name"], found["role"]) == ("a", "master")
@@ -46,11 +46,9 @@ def test_the_socket_is_ours_alone(tmp_path: Path) -> None:
         assert caught.value.code == "TRANSPORT_UNAVAILABLE"
         await made.start()
 
-    run(tmp_path, test)
 
-
-def test_a_path_that_is_taken(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_a_path_that_is_taken(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         second = ManagementServer(made.socket, made.resources, made.own._slices)  # type: ignore[union-attr]
         with pytest.raises(ConfigError, match="another process serves there"):
             await second.start()
@@ -68,11 +66,9 @@ def test_a_path_that_is_taken(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="107 bytes"):
             await ManagementServer(str(tmp_path / ("x" * 120)), made.resources, second.slices).start()
 
-    run(tmp_path, test)
 
-
-def test_errors_are_problem_details(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_errors_are_problem_details(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         found = await exchange(made, b"GET /api/v1/queues/none HTTP/1.1\r\nhost: x\r\n\r\n")
         head, _, body = found.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 404")
@@ -90,11 +86,9 @@ def test_errors_are_problem_details(tmp_path: Path) -> None:
             found = await exchange(made, target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
             assert found.startswith(b"HTTP/1.1 %d" % status), (target, found)
 
-    run(tmp_path, test)
 
-
-def test_requests_are_bounded(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_requests_are_bounded(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         head = b"POST /api/v1/queues/q/purge HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1)
         assert (await exchange(made, head + b" " * (BODY_BYTES_MAX + 1))).startswith(b"HTTP/1.1 413")
         assert (await exchange(made, b"GET / HTTP/1.1\r\nx: " + b"y" * 20_000)).startswith(b"HTTP/1.1 431")
@@ -108,10 +102,8 @@ def test_requests_are_bounded(tmp_path: Path) -> None:
         for _, each in [*some, (reader, writer)]:
             each.close()
 
-    run(tmp_path, test)
 
-
-def test_whatever_bytes_come_the_broker_goes_on(tmp_path: Path) -> None:
+async def test_whatever_bytes_come_the_broker_goes_on(tmp_path: Path) -> None:
     chance = random.Random(25)
     good = b"GET /api/v1/queues?sort=name HTTP/1.1\r\nhost: x\r\namq-user: u\r\n\r\n"
     pieces = [
@@ -139,7 +131,7 @@ def test_whatever_bytes_come_the_broker_goes_on(tmp_path: Path) -> None:
             return bytes(changed)
         return b"".join(chance.choices(pieces, k=chance.randrange(1, 12)))
 
-    async def test(made: Managed) -> None:
+    async with managed(tmp_path) as made:
         await made.fill("q", 1)
         for _ in range(300):
             data = garbage()
@@ -150,13 +142,10 @@ def test_whatever_bytes_come_the_broker_goes_on(tmp_path: Path) -> None:
         while made.own._server.connections:  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
 
-    run(tmp_path, test)
 
-
-def test_a_client_that_does_not_read_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(management_server, "WRITE_S", 0.05)
-
-    async def test(made: Managed) -> None:
+    async with managed(tmp_path) as made:
         for number in range(300):
             made.broker.state.queue(f"queue://{'long' * 200}.{number}").stays = True
         request = b"GET /api/v1/queues HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -170,22 +159,18 @@ def test_a_client_that_does_not_read_is_closed(tmp_path: Path, monkeypatch: pyte
             while made.own._server.connections:  # type: ignore[union-attr]
                 await asyncio.sleep(0.001)
 
-    run(tmp_path, test)
 
-
-def test_clients_go_when_the_role_changes(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_clients_go_when_the_role_changes(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         with ManagementClient(made.socket) as client:
             assert (await asyncio.to_thread(client.get, "/broker"))["role"] == "master"
             made.own._server.forget()  # type: ignore[union-attr]
             while made.own._server.connections:  # type: ignore[union-attr]
                 await asyncio.sleep(0.001)
 
-    run(tmp_path, test)
 
-
-def test_all_rows_come_page_by_page(tmp_path: Path) -> None:
-    async def test(made: Managed) -> None:
+async def test_all_rows_come_page_by_page(tmp_path: Path) -> None:
+    async with managed(tmp_path) as made:
         for number in range(1200):
             made.broker.state.queue(f"queue://q.{number}").stays = True
 
@@ -194,5 +179,3 @@ def test_all_rows_come_page_by_page(tmp_path: Path) -> None:
                 return [row["name"] for row in client.all("/queues", name="q.*", sort="-name")]
 
         assert await asyncio.to_thread(ask) == sorted((f"q.{number}" for number in range(1200)), reverse=True)
-
-    run(tmp_path, test)

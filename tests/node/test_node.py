@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from tests.service_world import Client, until
 
 PERIOD_S = 10.0  # so long that no member loses its lease on a busy machine
 SHORT_S = 0.3  # of a member whose store will hang
-Scenario = Callable[["World"], Coroutine[Any, Any, None]]
 
 
 class World:
@@ -69,24 +69,23 @@ class World:
             assert await asyncio.wait_for(member.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER, member.failure
 
 
-def run(folder: Path, scenario: Scenario, *names: str, doors: Any = None, serving: bool = True, **options: Any) -> None:
-    """`serving`: the scenario begins when all members are masters."""
-
-    async def main() -> None:
-        world = World(folder, names or ("one", "two"), doors or {}, options)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(process, "replace_process", world.replaced.set)
-            await world.node.start()
-            try:
-                if serving:
-                    await world.masters()
-                await scenario(world)
-            finally:
-                for client in world.clients:
-                    await client.close()
-                await asyncio.wait_for(world.node.stop(), DEADLINE_S)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def nodes(
+    folder: Path, *names: str, doors: Any = None, serving: bool = True, **options: Any
+) -> AsyncIterator[World]:
+    """`serving`: all members are masters when it is entered."""
+    world = World(folder, names or ("one", "two"), doors or {}, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "replace_process", world.replaced.set)
+        await world.node.start()
+        try:
+            if serving:
+                await world.masters()
+            yield world
+        finally:
+            for client in world.clients:
+                await client.close()
+            await asyncio.wait_for(world.node.stop(), DEADLINE_S)
 
 
 @pytest.fixture
@@ -98,8 +97,8 @@ def log() -> Iterator[LogCapture]:
     structlog.configure(**before)
 
 
-def test_one_member_stops_and_the_other_goes_on(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+async def test_one_member_stops_and_the_other_goes_on(tmp_path: Path) -> None:
+    async with nodes(tmp_path) as world:
         one, two = await world.connect("one"), await world.connect("two")
         await one.store(b"of one", name="/queue/a")
         await two.store(b"of two", name="/queue/a")
@@ -110,28 +109,23 @@ def test_one_member_stops_and_the_other_goes_on(tmp_path: Path) -> None:
         await one.subscribe("/queue/a")
         assert [(await one.receive()).body for _ in range(2)] == [b"of one", b"later"]
 
-    run(tmp_path, scenario)
 
-
-def test_what_members_have_loaded_is_kept_and_dropped(tmp_path: Path, loaded: list[str]) -> None:
-    async def scenario(world: World) -> None:
+async def test_what_members_have_loaded_is_kept_and_dropped(tmp_path: Path, loaded: list[str]) -> None:
+    async with nodes(tmp_path) as world:
         assert loaded[-1] == "keep"
         loaded.clear()
         await asyncio.wait_for(world.node.members["two"].stop(), DEADLINE_S)
         assert loaded == ["drop", "keep"], "the other one still serves"
 
-    run(tmp_path, scenario)
 
-
-def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lone clients, and syncs that count as quick: with one member the event loop itself would wait for the disk. The
     process is replaced once nobody is served any more.
     """
     monkeypatch.setattr("amq.journal.journal.INLINE_SYNC_S_MAX", 1e9)
     monkeypatch.setattr("amq.node.reign.FENCE_PATIENCE_S", 0.1)
     vfs, release = FaultyVfs(), threading.Event()
-
-    async def scenario(world: World) -> None:
+    async with nodes(tmp_path, doors={"two": {"store": store_behind(vfs, str(tmp_path / "two"))}}) as world:
         one, two = await world.connect("one"), await world.connect("two")
         await two.store(b"x", name="/queue/a")
         for method in ("fdatasync", "fsync", "open", "pread", "stat", "listdir", "lock"):
@@ -147,14 +141,13 @@ def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch
         vfs.heal()
         release.set()
 
-    run(tmp_path, scenario, doors={"two": {"store": store_behind(vfs, str(tmp_path / "two"))}})
 
-
-def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_whose_store_answers_again_takes_part_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("amq.node.reign.FENCE_PATIENCE_S", 0.1)
     vfs, release = FaultyVfs(), threading.Event()
-
-    async def scenario(world: World) -> None:
+    async with nodes(tmp_path, doors={"two": {"store": store_behind(vfs, str(tmp_path / "two"))}}) as world:
         vfs.before("fsync", lambda: release.wait(DEADLINE_S), path="/lock", times=0)
         vfs.before("open", lambda: release.wait(DEADLINE_S), path="/lock", times=0)
         await until(lambda: bool(world.node._hung))
@@ -164,14 +157,12 @@ def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, mon
         await (await world.connect("two")).store(b"x")
         assert not world.replaced.is_set()
 
-    run(tmp_path, scenario, doors={"two": {"store": store_behind(vfs, str(tmp_path / "two"))}})
 
-
-def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCapture) -> None:
+async def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCapture) -> None:
     def fails() -> None:
         raise RuntimeError("a bug")
 
-    async def scenario(world: World) -> None:
+    async with nodes(tmp_path) as world:
         one, two = await world.connect("one"), await world.connect("two")
         member = world.node.members["two"]
         member._doors.threads.start("amq-journal", fails)
@@ -181,32 +172,27 @@ def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCaptu
         await one.store(b"x")
         assert member.failure is not None
         assert member.failure.code == "INTERNAL_ERROR"
-
-    run(tmp_path, scenario)
     assert {"a thread failed", "member stopped"} <= {entry["event"] for entry in log.entries}
 
 
-def test_a_store_that_cannot_be_used_does_not_keep_the_service_manager_waiting(
+async def test_a_store_that_cannot_be_used_does_not_keep_the_service_manager_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: LogCapture
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(process, "notify", told.append)
     (tmp_path / "two").write_text("no directory")
-
-    async def scenario(world: World) -> None:
+    async with nodes(tmp_path, serving=False) as world:
         one, two = world.node.members.values()
         assert await asyncio.wait_for(one.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
         assert await asyncio.wait_for(two.wait_for(Role.STOPPED), DEADLINE_S) is Role.STOPPED
         await (await world.connect("one")).store(b"x")
         assert [line.split("\n")[0] for line in told].count("READY=1") == 1
         assert f"STATUS=one: master, serving stomp://127.0.0.1:{world.ports['one']}; two: stopped" in told[-1]
-
-    run(tmp_path, scenario, serving=False)
     assert "member stopped" in [entry["event"] for entry in log.entries]
 
 
-def test_a_store_goes_from_one_node_to_another_and_the_other_stays(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+async def test_a_store_goes_from_one_node_to_another_and_the_other_stays(tmp_path: Path) -> None:
+    async with nodes(tmp_path) as world:
         there = World(tmp_path, ("one", "two"), {}, {"name": "there"})
         await there.node.start()
         try:
@@ -227,37 +213,29 @@ def test_a_store_goes_from_one_node_to_another_and_the_other_stays(tmp_path: Pat
                 await client.close()
             await asyncio.wait_for(there.node.stop(), DEADLINE_S)
 
-    run(tmp_path, scenario)
 
-
-def test_limits_of_strangers_hold_over_all_members(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+async def test_limits_of_strangers_hold_over_all_members(tmp_path: Path) -> None:
+    async with nodes(tmp_path, max_connections_per_address=1) as world:
         await world.connect("one")
         assert "maxConnectionsPerAddress" in await world.is_refused("two")
         await asyncio.wait_for(world.node.members["one"].stop(), DEADLINE_S)
         await until(lambda: not world.node.members["two"].door.addresses)
         await world.connect("two")
 
-    run(tmp_path, scenario, max_connections_per_address=1)
 
-
-def test_places_are_those_of_the_process(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+async def test_places_are_those_of_the_process(tmp_path: Path) -> None:
+    async with nodes(tmp_path, max_connections=2) as world:
         await world.connect("one")
         await world.connect("two")
         assert "maxConnections" in await world.is_refused("one")
 
-    run(tmp_path, scenario, max_connections=2)
 
-
-def test_lines_of_the_log_name_the_store(tmp_path: Path, log: LogCapture) -> None:
-    async def scenario(world: World) -> None:
+async def test_lines_of_the_log_name_the_store(tmp_path: Path, log: LogCapture) -> None:
+    async with nodes(tmp_path) as world:
         client = await world.connect("two")
         await client.store(b"x")
         await client.send("NONSENSE")
         await client.receive()
-
-    run(tmp_path, scenario)
     told = {entry["event"]: entry.get("store") for entry in log.entries}
     assert told["connection refused"] == str(tmp_path / "two")
     for event in ("lock acquired, taking over", "master: serving clients", "role", "store released", "journal read"):
@@ -265,11 +243,9 @@ def test_lines_of_the_log_name_the_store(tmp_path: Path, log: LogCapture) -> Non
         assert stores == {str(tmp_path / name) for name in ("one", "two")}, event
 
 
-def test_a_lone_member_needs_no_name_of_its_store(tmp_path: Path, log: LogCapture) -> None:
-    async def scenario(world: World) -> None:
+async def test_a_lone_member_needs_no_name_of_its_store(tmp_path: Path, log: LogCapture) -> None:
+    async with nodes(tmp_path, "one") as world:
         await (await world.connect("one")).store(b"x")
-
-    run(tmp_path, scenario, "one")
     assert all("store" not in entry for entry in log.entries if entry["event"] in ("role", "master: serving clients"))
 
 

@@ -16,7 +16,7 @@ from amq.management.openapi import STORES
 from amq.management.resources import DESCRIPTION, status_of
 from amq.management.routes import ROUTES
 from amq.store.name import real_name
-from tests.node.test_node import World, run
+from tests.node.test_node import nodes
 from tests.patience import DEADLINE_S
 
 SOCKET = "node.sock"
@@ -30,8 +30,8 @@ async def ask(folder: Path, method: str, path: str, store: str = "") -> dict[str
     return await asyncio.wait_for(asyncio.to_thread(through), DEADLINE_S)
 
 
-def test_every_path_is_about_the_store_that_it_names(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+async def test_every_path_is_about_the_store_that_it_names(tmp_path: Path) -> None:
+    async with nodes(tmp_path, management_socket=str(tmp_path / SOCKET)) as world:
         await (await world.connect("one")).store(b"of one", name="/queue/a")
         rows = (await ask(tmp_path, "GET", "/stores"))["items"]
         assert [(row["name"], row["role"], row["healthy"], row["reason"]) for row in rows] == [
@@ -45,11 +45,9 @@ def test_every_path_is_about_the_store_that_it_names(tmp_path: Path) -> None:
             assert [row["name"] for row in (await ask(tmp_path, "GET", f"{below}/queues"))["items"]] == queues
         assert await ask(tmp_path, "POST", "/stores/one/queues/a/purge") == {"count": 1}
 
-    run(tmp_path, scenario, management_socket=str(tmp_path / SOCKET))
 
-
-def test_paths_without_a_store_are_refused_and_name_the_stores(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:  # noqa: ARG001
+async def test_paths_without_a_store_are_refused_and_name_the_stores(tmp_path: Path) -> None:
+    async with nodes(tmp_path, management_socket=str(tmp_path / SOCKET)):
         for route in ROUTES:
             if route.path in (STORES, DESCRIPTION):
                 assert await ask(tmp_path, route.method, route.path)
@@ -65,13 +63,10 @@ def test_paths_without_a_store_are_refused_and_name_the_stores(tmp_path: Path) -
             with pytest.raises(CommandError, match=f"there is no /api/v1{path}"):
                 await ask(tmp_path, "GET", path)
 
-    run(tmp_path, scenario, management_socket=str(tmp_path / SOCKET))
 
-
-def test_a_client_that_knows_its_store_finds_it(tmp_path: Path) -> None:
+async def test_a_client_that_knows_its_store_finds_it(tmp_path: Path) -> None:
     """So the commands and the console need no name: they know the store, and its master says where its socket is."""
-
-    async def scenario(world: World) -> None:
+    async with nodes(tmp_path, management_socket=str(tmp_path / SOCKET)) as world:
         await (await world.connect("two")).store(b"of two", name="/queue/b")
         (tmp_path / "link").symlink_to(tmp_path / "two")
         for store in (tmp_path / "two", tmp_path / "link"):
@@ -80,11 +75,9 @@ def test_a_client_that_knows_its_store_finds_it(tmp_path: Path) -> None:
         with pytest.raises(CommandError, match="is not about the store /elsewhere"):
             await ask(tmp_path, "GET", "/queues", "/elsewhere")
 
-    run(tmp_path, scenario, management_socket=str(tmp_path / SOCKET))
 
-
-def test_a_store_that_stops_ends_no_request_about_another_one(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
+async def test_a_store_that_stops_ends_no_request_about_another_one(tmp_path: Path) -> None:
+    async with nodes(tmp_path, management_socket=str(tmp_path / SOCKET)) as world:
         with ManagementClient(str(tmp_path / SOCKET)) as one, ManagementClient(str(tmp_path / SOCKET)) as two:
             await asyncio.to_thread(one.get, "/stores/one/broker")
             await asyncio.to_thread(two.get, "/stores/two/broker")
@@ -94,13 +87,9 @@ def test_a_store_that_stops_ends_no_request_about_another_one(tmp_path: Path) ->
             rows = (await asyncio.to_thread(one.get, "/stores"))["items"]
             assert [(row["role"], row["healthy"]) for row in rows] == [("master", True), ("stopped", False)]
 
-    run(tmp_path, scenario, management_socket=str(tmp_path / SOCKET))
 
-
-def test_the_only_store_needs_no_name(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:  # noqa: ARG001
+async def test_the_only_store_needs_no_name(tmp_path: Path) -> None:
+    async with nodes(tmp_path, "one", management_socket=str(tmp_path / SOCKET)):
         assert [row["name"] for row in (await ask(tmp_path, "GET", "/stores"))["items"]] == ["one"]
         for path in ("/queues", "/stores/one/queues"):
             assert (await ask(tmp_path, "GET", path))["items"] == []
-
-    run(tmp_path, scenario, "one", management_socket=str(tmp_path / SOCKET))

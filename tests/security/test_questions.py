@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
@@ -52,20 +53,19 @@ async def rest() -> None:
         await asyncio.sleep(0)
 
 
-def run(test: Callable[[Desk], Awaitable[None]], **limits: int) -> None:
-    async def main() -> None:
-        desk = Desk(**limits)
-        await test(desk)
-        await rest()
-        assert len(desk.questions) == 0
-        assert desk.running == 0
-        assert len(asyncio.all_tasks()) == 1
+@asynccontextmanager
+async def desk_of(**limits: int) -> AsyncIterator[Desk]:
+    """A desk, of which nothing is left at the end."""
+    desk = Desk(**limits)
+    yield desk
+    await rest()
+    assert len(desk.questions) == 0
+    assert desk.running == 0
+    assert len(asyncio.all_tasks()) == 1
 
-    asyncio.run(main())
 
-
-def test_equal_questions_have_one_answer_which_all_get_at_once() -> None:
-    async def test(desk: Desk) -> None:
+async def test_equal_questions_have_one_answer_which_all_get_at_once() -> None:
+    async with desk_of() as desk:
         a, b, again = desk.ask("a"), desk.ask("b"), desk.ask("a")
         await rest()
         assert desk.log == ["a"]
@@ -76,21 +76,17 @@ def test_equal_questions_have_one_answer_which_all_get_at_once() -> None:
         assert await b == "B"
         assert desk.log == ["a", "b"]
 
-    run(test)
 
-
-def test_a_wrong_one_is_wrong_for_all_who_asked() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_wrong_one_is_wrong_for_all_who_asked() -> None:
+    async with desk_of() as desk:
         asked = [desk.ask("wrong") for _ in range(3)]
         desk.answer("wrong")
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert [str(each) for each in found] == ["wrong"] * 3
 
-    run(test)
 
-
-def test_what_nobody_waits_for_is_not_begun_and_what_has_begun_keeps_its_place() -> None:
-    async def test(desk: Desk) -> None:
+async def test_what_nobody_waits_for_is_not_begun_and_what_has_begun_keeps_its_place() -> None:
+    async with desk_of() as desk:
         first, gone, last = desk.ask("first"), desk.ask("gone"), desk.ask("last")
         await rest()
         gone.cancel()
@@ -105,11 +101,9 @@ def test_what_nobody_waits_for_is_not_begun_and_what_has_begun_keeps_its_place()
         assert (await last, await again) == ("LAST", "GONE")
         assert desk.log == ["first", "last", "gone"]
 
-    run(test)
 
-
-def test_each_is_looked_at_when_its_turn_comes() -> None:
-    async def test(desk: Desk) -> None:
+async def test_each_is_looked_at_when_its_turn_comes() -> None:
+    async with desk_of() as desk:
         a, b = desk.ask("a"), desk.ask("b")
         await rest()
         desk.sent_away.add("b")
@@ -119,11 +113,9 @@ def test_each_is_looked_at_when_its_turn_comes() -> None:
             await b
         assert desk.log == ["a"]
 
-    run(test)
 
-
-def test_there_are_so_many_and_not_more() -> None:
-    async def test(desk: Desk) -> None:
+async def test_there_are_so_many_and_not_more() -> None:
+    async with desk_of(most=3) as desk:
         asked = [desk.ask(key) for key in "abc"]
         await rest()
         assert not desk.questions.is_full_for("a")
@@ -133,12 +125,10 @@ def test_there_are_so_many_and_not_more() -> None:
         await asyncio.gather(*asked)
         assert not desk.questions.is_full_for("d")
 
-    run(test, most=3)
-
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_walk(seed: int) -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_walk(seed: int) -> None:
+    async with desk_of(at_once=2) as desk:
         dice, asked = Random(seed), list[tuple[str, asyncio.Task[str]]]()
         keys = [*"abcdef", "wrong1", "wrong2"]
         for _ in range(200):
@@ -161,11 +151,9 @@ def test_a_walk(seed: int) -> None:
         assert desk.most_running <= 2
         assert Counter(desk.log)
 
-    run(test, at_once=2)
 
-
-def test_a_wrong_answer_that_nobody_has_waited_for_is_told_once() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_wrong_answer_that_nobody_has_waited_for_is_told_once() -> None:
+    async with desk_of() as desk:
         asked = [desk.ask("wrong"), desk.ask("wrong"), desk.ask("wrong later"), desk.ask("right")]
         await rest()
         for each in asked[:3]:
@@ -177,11 +165,9 @@ def test_a_wrong_answer_that_nobody_has_waited_for_is_told_once() -> None:
         assert await asked[3] == "RIGHT"
         assert [str(each) for each in desk.missed] == ["wrong"], "one was never begun"
 
-    run(test)
 
-
-def test_a_wrong_answer_that_another_one_has_heard_is_not_told_again() -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_wrong_answer_that_another_one_has_heard_is_not_told_again() -> None:
+    async with desk_of() as desk:
         first = desk.ask("wrong")
         await rest()
         first.cancel()
@@ -192,5 +178,3 @@ def test_a_wrong_answer_that_another_one_has_heard_is_not_told_again() -> None:
         with pytest.raises(AccessError):
             await second
         assert desk.missed == []
-
-    run(test)

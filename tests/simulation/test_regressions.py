@@ -29,21 +29,18 @@ def test_a_probe_that_a_crash_of_the_server_took_is_no_missing_directory(tmp_pat
     assert listdir_fresh(vfs, str(tmp_path), "probe") == ["0000000002.json"]
 
 
-def test_a_takeover_that_failed_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
+async def test_a_takeover_that_failed_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
     """Each term numbered its attempts from 1: the temporary file of the first failed all later ones, and two claims of
     one broker could be the same."""
 
     def lose() -> None:
         raise OwnershipLostError("just before the link")
 
-    async def play() -> None:
-        vfs = FaultyVfs()
-        vfs.before("link", lose)
-        async with services(tmp_path) as made:
-            service, _ = await made.start("a", vfs=vfs)
-            assert await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
-
-    asyncio.run(play())
+    vfs = FaultyVfs()
+    vfs.before("link", lose)
+    async with services(tmp_path) as made:
+        service, _ = await made.start("a", vfs=vfs)
+        assert await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
 
 
 def test_whoever_finds_the_epochs_directory_makes_its_name_durable(tmp_path: Path) -> None:
