@@ -79,7 +79,7 @@ bench.main()
 """
 QUICK = "transactions --kind plain --messages 30"
 # One of each way to load a broker and to read a figure; `make test-thorough` runs all others.
-DEEP = ("throughput", "recovery", "jms", "console", "gateway", "clusters", "subscriptions")
+DEEP = ("throughput", "recovery", "jms", "console", "gateway")
 
 
 def programs() -> list[Any]:

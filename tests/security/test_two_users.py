@@ -105,7 +105,7 @@ def test_neither_changes_what_the_other_sees(script: list[Step]) -> None:
 
 
 @pytest.mark.deep
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.lists(steps, min_size=12, max_size=40))
 def test_neither_changes_what_the_other_sees_at_length(script: list[Step]) -> None:
     check(script)

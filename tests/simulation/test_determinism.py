@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (3, 175)  # the last with most features
 PROGRAM = """
@@ -25,7 +27,7 @@ def digests(hash_seed: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=300,
+        timeout=4 * DEADLINE_S,
     )
     return done.stdout.split()
 

@@ -7,14 +7,15 @@ from collections import Counter
 
 import pytest
 
-from tests.sampling import sampled
+from tests.sampling import sampled, thorough
 from tests.simulation.pool import report, run_seed
 from tests.simulation.replica_mutants import CAUGHT_AT, FOCUS, MUTANTS
 from tests.simulation.replicas import NAME
 
 QUICK_SEEDS = range(1, 5)
-DEEP_SEEDS = range(5, 155)
-WANTED = {
+DEEP_SEEDS = range(5, 80)
+THOROUGH_SEEDS = range(80, 230)
+WANTED = {  # of 150 seeds
     "terms": 250,
     "confirmed": 40_000,
     "smaller": 150,
@@ -48,12 +49,15 @@ def test_each_hole_has_a_seed() -> None:
     assert set(CAUGHT_AT) == set(MUTANTS)
 
 
-@pytest.mark.deep
-def test_no_promise_is_broken_in_many_worlds() -> None:
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(DEEP_SEEDS, marks=pytest.mark.deep), *thorough(THOROUGH_SEEDS)], ids=len
+)
+def test_no_promise_is_broken_in_many_worlds(seeds: range) -> None:
     counts: Counter[str] = Counter()
-    for seed in DEEP_SEEDS:
+    for seed in seeds:
         result = run_seed(seed, features=(NAME,))
         assert not result.violation, report(result)
         counts += result.counts
-    short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
+    wanted = {kind: least * len(seeds) // 150 for kind, least in WANTED.items()}
+    short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
     assert not short, f"too little happened: {short} of {counts}"

@@ -10,8 +10,9 @@ import pytest
 from tests.simulation.pool import report, run_seed, shrink
 
 QUICK_SEEDS = range(1, 4)  # in `make test`
-DEEP_SEEDS = (*range(4, 20), 23)  # one with leases
-THOROUGH_SEEDS = range(20, 54)  # `make simulate` goes on without an end
+# As few as have together each kind of event that seeds 4 to 23 have: `WANTED` says so when histories have changed.
+DEEP_SEEDS = (5, 6, 7, 9, 10, 11, 18, 23)
+THOROUGH_SEEDS = (4, 8, *range(12, 18), *range(19, 54))  # `make simulate` goes on without an end
 COMMON = ("epochs", "confirmed", "locks lost", "checkpoints read", "copies", "known already")  # in all seeds
 WANTED = {  # of 300 seeds
     "epochs": 750,
@@ -78,7 +79,7 @@ def test_no_promise_is_broken_in_a_sample() -> None:
 @pytest.mark.deep
 def test_no_promise_is_broken() -> None:
     # A kind that these seeds have less than once on average happens or not by luck: `make simulate` counts it.
-    _explore(DEEP_SEEDS, {kind: least // 40 for kind, least in WANTED.items()})
+    _explore(DEEP_SEEDS, {kind: least // 75 for kind, least in WANTED.items()})
 
 
 @pytest.mark.thorough

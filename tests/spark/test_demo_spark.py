@@ -16,6 +16,7 @@ from amq.cli.demo_spark import BATCHES, KILL_BEHIND, SparkKill, SparkVerdict, co
 from pyspark_amq.pipelines.drain import written_files
 from tests.cli.amq_process import amq, one_line, running
 from tests.processes import naming
+from tests.sampling import thorough
 from tests.spark.conftest import need_spark
 from tests.spark.session import environment
 
@@ -53,8 +54,7 @@ def test_both_masters_are_killed_and_all_rows_come_once(tmp_path: Path) -> None:
     assert list((tmp_path / "demo").iterdir()) == []
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.deep), *thorough(signal.SIGINT)])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "--rows", "2000") as demo:
         assert demo.stdout is not None

@@ -25,7 +25,7 @@ from tests.brokers import ROOT, Brokers
 from tests.spark.group import IN_FLIGHT, QUEUE, Group
 
 OLD = "/queue/old"
-ROUNDS = 4  # of kills of each kind
+ROUNDS = 2  # of kills of each kind
 DRIVER_KILLS = ("planned", "read", "marked")
 PER_ROUND = IN_FLIGHT
 

@@ -22,7 +22,7 @@ from amq.store.postgres.url import SqlUrl
 from tests.brokers import Brokers
 from tests.maintenance.damaged import repair, repair_killed_at
 from tests.postgres import Postgres, needs_postgres
-from tests.sampling import sampled
+from tests.sampling import sampled, thorough
 from tests.sql.test_sql_brokers import amq, fill
 from tests.stored import stored_in
 from tests.traffic import drain
@@ -108,8 +108,9 @@ def _served(url: str) -> list[bytes] | None:
     return [bytes(each[seq].body) for each in found for seq in sorted(each)]
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [pytest.param(next(iter(DAMAGES)), marks=pytest.mark.deep), *thorough(*[*DAMAGES][1:])]
+)
 def test_killed_at_any_moment_it_is_simply_run_again(
     brokers: Brokers, server: Postgres, database: str, damage: str
 ) -> None:
