@@ -46,7 +46,7 @@ def test_two_kills(tmp_path: Path) -> None:
     assert (verdict["ok"], verdict["same"], verdict["lines"], verdict["received"]) == (True, True, 10_001, 10_001)
     assert (verdict["stored_twice"], verdict["acks_undone"], verdict["left"], verdict["problems"]) == (0, 0, 0, [])
     first, second = verdict["kills"]
-    assert 0 < first["serving_s"] <= first["first_line_s"] < 10
+    assert 0 < first["serving_s"] <= first["first_line_s"]
     assert 0 < first["line"] < second["line"] < 10_001
     assert (first["epoch"], second["epoch"]) == (2, 3)
     assert second["broker"] == first["next_broker"]

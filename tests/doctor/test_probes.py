@@ -145,7 +145,7 @@ def test_new_names_are_seen(tmp_path: Path, child: ChildHands) -> None:
     finding, seen_s = probes.try_visibility(hands(tmp_path), child, "there")
     assert finding.level is Level.OK
     assert set(seen_s) == {"stat", "open", "list"}
-    assert all(delay_s is not None and delay_s < 1 for delay_s in seen_s.values())
+    assert None not in seen_s.values(), "a name was not seen"
 
 
 def test_new_names_that_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tests.simulation.cluster_rolling import ROLLING
 from tests.simulation.faults import Fault
 from tests.simulation.pool import report, run_seed
 
-SEEDS = [1, 2, 77100129, 3, 4]  # `make test-deep` runs the first three
+SEEDS = [1, 77100129, 2, 3, 4]  # `make test-deep` runs the first two
 WANTED = {
     "confirmed": 1000,
     "acknowledged": 800,
@@ -63,7 +63,7 @@ def test_a_cluster_keeps_its_promises_for_a_few_seconds() -> None:
     assert result.counts["homes lost"]
 
 
-@pytest.mark.parametrize("seeds", [pytest.param(SEEDS[:3], marks=pytest.mark.deep), *thorough(SEEDS)], ids=len)
+@pytest.mark.parametrize("seeds", [pytest.param(SEEDS[:2], marks=pytest.mark.deep), *thorough(SEEDS)], ids=len)
 def test_clusters_keep_their_promises(seeds: list[int]) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds:

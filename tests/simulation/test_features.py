@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.pool import report, run_seed
 from tests.simulation.swarm import FEATURES
 
-SEEDS = range(1, 4)
+SEEDS = (1, 2)
 WANTED = {
     "durable": {"for durable subscriptions": 400, "not missed": 300},
     "leases": {"leases": 55, "leased messages read": 200, "leases given back": 10},
