@@ -4,7 +4,7 @@
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of Spark and the master both ways (Java 17)
 #   make examples   programs that lose their broker and go on: examples/failover, cluster, replication
 #   make test    a sample of every area, three minutes; TEST_ARGS=tests/journal narrows it
-#   make test-deep   all other tests, 22 minutes
+#   make test-deep   all other tests, 18 minutes
 #   make test-thorough   more seeds, versions, moments and benchmarks than make test-deep, before a release
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
 #   make lint    ruff, import-linter and mypy; codespell and proselint for the documents
