@@ -59,7 +59,7 @@ def move(directory: str, pattern: str, store: str, rate: str | None, wait_s: flo
     others are served as ever. The nodes carry the move through, also when this command ends; `amq cluster moves`
     shows it, and takes it back with --cancel.
 
-    Exit code 0: all has moved, and gateways lead clients there. 7: it has not within --wait, with what it waits for.
+    Exit code 0: all has moved, and gateways know it. 7: it has not within --wait, with what it waits for.
     """
     found = Cluster(directory)
     placement = settled(found)

@@ -43,8 +43,9 @@ def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float
     destination with messages or durable subscriptions does not move: the command says which, and changes nothing.
     While the stores take the change over, for a few seconds, commands for what moves are refused with MOVING.
 
-    Exit code 0: every store obeys the rule, and every gateway leads clients by it. 7: they do not yet, or the change
-    was taken back, with the reasons.
+    Exit code 0: every store obeys the rule, and every gateway knows it; a transaction of a connection that has used the
+    destination before may still fail with MOVED, once. 7: they do not yet, or the change was taken back, with the
+    reasons.
     """
     if removes == bool(store):
         raise click.UsageError("give STORE or spread, or --remove")
