@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).resolve().parent.parent
 HOUSES = {
     "amq": "amq",
@@ -29,6 +31,7 @@ HOUSES = {
 JOURNAL = "pyspark_amq/pyspark_amq_journal", "pyspark_amq_journal"  # and this one stands beside
 MINORS = range(11, 20)
 DISCOVERY = """
+import importlib, pkgutil, subprocess, sys
 from pyspark.sql import SparkSession
 import pyspark_amq
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -41,6 +44,21 @@ for name in ("amq", "amq-journal"):
         print(name, "is found by Spark")
     else:
         raise AssertionError("without options it must be refused")
+for package in (pyspark_amq, importlib.import_module("pyspark_amq_journal")):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+where = "stomp://127.0.0.1:" + sys.argv[1]
+broker = subprocess.Popen([sys.executable, "-m", "amq", "start", "--store", "store", "--transport", where])
+try:
+    rows = spark.range(0, 1000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("amq").mode("append").options(url=f"failover:({where})", destination="/queue/rows").save()
+    kept = spark.read.format("amq-journal").option("destination", "/queue/rows").load("store").count()
+    assert kept == 1000, kept
+finally:
+    broker.terminate()
+assert broker.wait() == 0
+print("1000 rows are kept")
 """
 
 
@@ -133,12 +151,12 @@ def try_bare(python: str, wheel: Path, directory: Path) -> None:
 
 
 def try_spark(wheel: Path, directory: Path) -> None:
-    """As in an activated environment: Spark starts the `python3` of PATH."""
+    """As in an activated environment: Spark starts the `python3` of PATH. What survives kills is not asked here."""
     place = directory / "spark"
     bin = install(sys._base_executable, place, f"{wheel}[spark]")
-    said = run(bin / "python", "-c", DISCOVERY, cwd=place)
+    said = run(bin / "python", "-c", DISCOVERY, free_port(), cwd=place)
     assert "amq is found by Spark\namq-journal is found by Spark" in said, said
-    run(bin / "amq", "demo-spark", "--rows", "1000", "--json", cwd=place)
+    assert said.endswith("1000 rows are kept\n"), said
 
 
 def install(python: str, place: Path, what: str) -> Path:
