@@ -37,7 +37,7 @@ ACK_CALLS_MAX = {"inline": 45, "thread": 47}  # of one acknowledgement, to its r
 FILES_MAX = {"inline": 23, "thread": 22}
 BURST = 64  # messages of one write
 # Of each message of a burst: from its SEND to its receipt, the same with its delivery, and its ACK.
-BURST_CALLS_MAX = {"send": 1.4, "deliver": 1.5, "acknowledge": 1.0}
+BURST_CALLS_MAX = {"send": 1.3, "deliver": 1.4, "acknowledge": 0.9}
 
 
 class Calls:

@@ -545,9 +545,10 @@ def stood(
     bodies: Iterable[bytes],
     facts: Iterable[tuple[int, int, int, int]],
     natives: Sequence[bytes] | None = None,
+    segment: object = None,
 ) -> list[Message]:
-    """Messages that differ from `like` in their bodies alone, in the data of their native forms where they have some,
-    and in `facts`: seq, time, offset and size of each. The same as `with_body` for each, in two thirds of the time."""
+    """Messages in `segment` that differ from `like` in their bodies alone, in the data of their native forms where they
+    have some, and in `facts`: seq, time, offset and size of each. As `with_body`, in two thirds of the time."""
     new, found = Message.__new__, []
     destination, properties, header_bytes = like.destination, like.properties, like.header_bytes
     content_type, duplicate_id, content = like.content_type, like.duplicate_id, like.content
@@ -566,7 +567,8 @@ def stood(
         message.duplicate_id = duplicate_id
         message.content = content
         message.envelope = envelope
-        message.segment = message.shared = None
+        message.segment = segment
+        message.shared = None
         message.seq = seq
         message.offset = offset
         message.size = size

@@ -23,8 +23,8 @@ ALARM_MIN_S = 0.001  # the loop's timers may go off a little early
 
 
 class Turn:
-    """Implements `amq.transports.hub.PeerTurn`. `inline`: for a lone client the event loop itself may sync; not where
-    it serves other stores, too, which a store that hangs must not stop.
+    """Implements `amq.transports.hub.PeerTurn`. `inline`: for clients that wait for single messages the event loop
+    itself may sync; not where it serves other stores, too, which a store that hangs must not stop.
     """
 
     _valid: Callable[[], bool]
@@ -32,6 +32,7 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop, inline: bool = True) -> None:
         self._loop = loop
         self._unasked: asyncio.TimerHandle | None = None
+        self._inline = inline
         self._lone_max = LONE_PEERS_MAX if inline else -1
         self._lone = inline  # do so few clients talk that there is nothing to gather from others?
         self._unasked_since = 0  # batches that there had been when that timer began
@@ -72,7 +73,7 @@ class Turn:
         self.shares.round_until_s = 0.0
         self._lone = lone = len(set(self.talkers)) <= self._lone_max
         try:
-            journal.flush(lone)
+            journal.flush(lone, False, self._inline)
         finally:  # only now: what a batch that was synced right here has woken follows in this turn
             self.is_due = False
         if not self._valid():

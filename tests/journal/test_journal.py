@@ -19,7 +19,7 @@ from amq.core.message import Message
 from amq.doors.clock import Clock
 from amq.doors.threads import JobThread, SystemThreads
 from amq.journal.format import APART_BYTES
-from amq.journal.journal import INLINE_SYNC_S_MAX, Journal
+from amq.journal.journal import CROWD_RECORDS_MAX, INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
 from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog, FileWriter
 from amq.store.segment_log import FULL_ERRNOS, RESERVE_NAME, SyncError, Told
@@ -295,6 +295,32 @@ def test_an_append_that_other_hosts_have_before_it_has_begun_takes_effect_in_thi
     assert len(world.records) == world.sent - 1
     world.runner.drain()
     assert len(world.records) == world.sent
+
+
+def test_single_records_of_a_crowd_are_synced_in_place(world: World) -> None:
+    """Also those that came while a thread synced, but neither a run nor more than a few."""
+
+    def left(count: int, *, run: bool = False) -> int:
+        """How many of these are left to a thread."""
+        for _ in range(count):
+            world.send()
+        if run:
+            world.journal.open.in_runs = 1
+        world.journal.flush(crowd=True)
+        found = world.sent - len(world.records)
+        world.runner.drain()
+        assert len(world.records) == world.sent
+        return found
+
+    assert left(CROWD_RECORDS_MAX) == 0
+    assert left(CROWD_RECORDS_MAX + 1) == CROWD_RECORDS_MAX + 1
+    assert left(2, run=True) == 2
+    world.send()
+    world.journal.flush()
+    world.send()
+    assert world.sent - len(world.records) == 2
+    world.runner.step()
+    assert world.sent == len(world.records), "the second one is synced as soon as the first is"
 
 
 # -- a full disk ------------------------------------------------------------------------------------------------------

@@ -346,6 +346,7 @@ class Queue:
         "guests",
         "is_diverted",
         "is_hidden",
+        "is_plain",
         "leaving",
         "levels",
         "limit_bytes",
@@ -377,6 +378,7 @@ class Queue:
         self.stored_bytes = 0  # of all messages that have not left: their records, `cost` of those without one
         self.pending_bytes = 0  # of records on their way to the journal
         self.messages: dict[int, Message] = {}  # by seq: those in memory, waiting or delivered
+        self.is_plain = False  # none in `messages` is in a group, expires, or is too large to be delivered with others
         self.backlogs = Backlogs()  # messages that wait on disk alone
         self.leaving = Backlogs()  # those on disk alone that are in no line: they go to another queue in a moment
         self.resident_bytes = 0  # of `messages`
@@ -486,6 +488,7 @@ class Queue:
     def store(self, message: Message) -> None:
         """`message` is stored from now on, and waits in memory. The hot path: one call."""
         size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+        self.is_plain = False
         self.enqueued += 1
         if message.segment is None:
             self.stored_bytes += size
@@ -510,10 +513,11 @@ class Queue:
         """Does a consumer take the next message now?"""
         return not any(self.levels) and any(each.is_ready for each in self.ready)
 
-    def store_all(self, messages: list[Message], cost_bytes: int, size: int) -> None:
+    def store_all(self, messages: list[Message], cost_bytes: int, size: int, is_plain: bool) -> None:
         """`store` for each of these, of one priority, all in the journal or none, in the order of their seqs.
-        `cost_bytes` = the sum of their `cost`, `size` = that of their records."""
+        `cost_bytes` = the sum of their `cost`, `size` = that of their records, `is_plain`: of these."""
         first, count = messages[0], len(messages)
+        self.is_plain = is_plain and not first.expires_ms and (self.is_plain or not self.messages)
         self.enqueued += count
         if first.segment is None:
             self.stored_bytes += cost_bytes
@@ -545,6 +549,7 @@ class Queue:
         """Stored messages of which no row is here any more are in memory, in no level. Returns the bytes that they take
         there."""
         taken = 0
+        self.is_plain = False
         for message in messages:
             self.messages[message.seq] = message
             taken += cost(message)
@@ -578,24 +583,17 @@ class Queue:
             self.redelivered.pop(message.seq, None)
         self.acknowledged += 1
 
-    def remove_all(self, messages: list[Message]) -> int:
-        """`remove` for each of these. Returns the sum of their `cost`."""
-        rows, redelivered = self.messages, self.redelivered
-        stored_bytes = taken_bytes = 0
-        for message in messages:
-            size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
-            del rows[message.seq]
-            taken_bytes += size
-            stored_bytes += message.size if message.segment is not None else size
-        if redelivered:
+    def removed_all(self, messages: list[Message], stored_bytes: int, taken_bytes: int) -> None:
+        """`remove` for each of these, whose rows are gone. `stored_bytes` = the sum of what they count for
+        `queueLimit`, `taken_bytes` that of their `cost`."""
+        if self.redelivered:
             for message in messages:
-                redelivered.pop(message.seq, None)
+                self.redelivered.pop(message.seq, None)
         self.stored_bytes -= stored_bytes
         self.resident_bytes -= taken_bytes
         if self.expiring:
             self.expiring -= sum([1 for message in messages if message.expires_ms])
         self.acknowledged += len(messages)
-        return taken_bytes
 
     def discard(self, seqs: list[int]) -> list[Columns]:
         """Those of `seqs` that wait on disk alone have left. Returns their rows in pieces."""
@@ -844,14 +842,10 @@ class Queue:
             if count > 1 and count != len({each.peer for each in consumers}):
                 return
             messages = [*islice(level, rounds * count)]
-            if self.expiring and any(message.expires_ms for message in messages):
-                return
             if redelivered and any(message.seq in redelivered for message in messages):
                 return
-            for message in messages:
-                properties, body = message.properties, message.body
-                if len(body) > RUN_BODY_BYTES_MAX or (properties and GROUP_ID in properties and self.chooses):
-                    return
+            if not self.is_plain and not self._are_plain(messages):
+                return
             if len(messages) == len(level):
                 level.clear()
             else:
@@ -867,6 +861,16 @@ class Queue:
                     subscription.unacked.update({message.seq: message for message in share})
             for subscription, share in zip(consumers, shares, strict=True):
                 subscription.peer.deliver_all(subscription, share)
+
+    def _are_plain(self, messages: list[Message]) -> bool:
+        """As `is_plain`, of these."""
+        if self.expiring and any(message.expires_ms for message in messages):
+            return False
+        for message in messages:
+            properties, body = message.properties, message.body
+            if len(body) > RUN_BODY_BYTES_MAX or (properties and GROUP_ID in properties and self.chooses):
+                return False
+        return True
 
     def take_expired(self, now_ms: int) -> list[Message]:
         """Remove and return the waiting messages whose time is over, also where no consumer asks."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost_of_all, cost_of_run
 from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
 from amq.broker.queues.backlog import Columns, Place
-from amq.broker.queues.queue import Queue
+from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, Queue
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.changes import Change, Ended
 from amq.broker.state.obeyed import Obeyed
@@ -255,11 +255,25 @@ class State(ServingFold[Segment]):
             memory.free(message)
         queue.store_on_disk(message, self.hold(segment).code)
 
-    def store_all(self, messages: list[Message], segment: Segment | None) -> None:
-        """`store` for each of `messages`: of one destination and priority, in the order of their seqs, without ids."""
+    def store_run(self, run: Run, segment: Segment) -> None:
+        """`store` for each message of `run`. Where they differ in their bodies alone, nothing is asked of each."""
+        if run.sections is not None or run.natives is not None:
+            self.store_all(run.stored(), segment)
+            return
+        cost = cost_of_run(run.bodies, run.like.header_bytes * len(run.bodies))
+        is_plain = max(map(len, run.bodies)) <= RUN_BODY_BYTES_MAX
+        self.store_all(run.stored(segment=segment), segment, cost, run.size, is_plain)
+
+    def store_all(
+        self, messages: list[Message], segment: Segment | None, cost: int = 0, size: int = 0, is_plain: bool = False
+    ) -> None:
+        """`store` for each of `messages`: of one destination and priority, in the order of their seqs, without ids.
+        Those of a run know their `segment`: `cost` = the sum of their `cost`, `size` that of their records, `is_plain`:
+        see `Queue`."""
         first = messages[0]
         queue = self.queues.get(first.destination) or self.queue(first.destination)
-        memory, cost, size = self.memory, cost_of_all(messages), 0
+        memory, is_run = self.memory, cost > 0
+        cost = cost or cost_of_all(messages)
         is_known = segment is not None and first.seq <= self.newest_seq
         stays = segment is None or (
             self.serves
@@ -272,16 +286,17 @@ class State(ServingFold[Segment]):
                 self.store(message, segment)
             return
         if segment is not None:
-            for message in messages:
-                message.segment = segment
-                size += message.size
+            if not is_run:
+                for message in messages:
+                    message.segment = segment
+                    size += message.size
             self.newest_seq = messages[-1].seq
             segment.live += len(messages)
             segment.live_bytes += size
         if first.expires_ms:
             self.expiring[queue] = None
         self.arrived[queue] = None
-        queue.store_all(messages, cost, size)
+        queue.store_all(messages, cost, size, is_plain)
 
     def _stands_again(self, queue: Queue, message: Message, segment: Segment, place: Place) -> None:
         before = self.segments[place.segment]
@@ -472,36 +487,43 @@ class State(ServingFold[Segment]):
 
     def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment | None = None) -> None:
         """`remove` for each of `messages`, as a record in the segment `said_in` says, if there is one."""
-        taken_bytes, is_shared = queue.remove_all(messages), False
-        segment: Segment | object | None = None  # of the messages before this one
-        alone: Segment | None = None  # that segment, if no messages have a record of it in common,
-        left = left_bytes = 0  # and what has left it
+        if not messages:
+            return
+        rows, segment = queue.messages, messages[0].segment
+        size = taken_bytes = 0
+        is_mixed = is_shared = False
         for message in messages:
+            del rows[message.seq]
+            size += message.size
+            taken_bytes += len(message.body) + message.header_bytes
+            if message.segment is not segment:
+                is_mixed = True
             if message.shared is not None:
                 is_shared = True
-            if message.segment is not segment:
-                if alone is not None:
-                    alone.live -= left
-                    alone.live_bytes -= left_bytes
-                    left = left_bytes = 0
-                segment, alone = message.segment, None
-                if isinstance(segment, Segment):
-                    if said_in is not None and segment is not said_in:
-                        said_in.refers.add(segment.code)
-                    alone = None if segment.shared else segment
-            if alone is not None:
-                left += 1
-                left_bytes += message.size
-            elif isinstance(segment, Segment):
-                segment.leave(message.offset, message.size)
-        if alone is not None:
-            alone.live -= left
-            alone.live_bytes -= left_bytes
+        taken_bytes += len(messages) * MESSAGE_OVERHEAD_BYTES
+        if is_mixed:
+            stored_bytes = sum(map(queue.cost, messages))
+            parts = [(message.segment, [message], message.size) for message in messages]
+        else:
+            stored_bytes = taken_bytes if segment is None else size
+            parts = [(segment, messages, size)]
+        for segment, some, size in parts:
+            if not isinstance(segment, Segment):
+                continue
+            if said_in is not None and segment is not said_in:
+                said_in.refers.add(segment.code)
+            if segment.shared:
+                for message in some:
+                    segment.leave(message.offset, message.size)
+            else:
+                segment.live -= len(some)
+                segment.live_bytes -= size
+        queue.removed_all(messages, stored_bytes, taken_bytes)
         if is_shared:
             self.memory.free_all(messages)
         else:
             self.memory.taken_bytes -= taken_bytes
-        if not queue.messages:
+        if not rows:
             self.emptied[queue] = None
 
     def _discard(self, queue: Queue, seqs: list[int], segment: Segment | None = None) -> None:

@@ -168,8 +168,8 @@ class Staging(Storing[S], Protocol[S]):
     def stage(self, run: Run, segment: S) -> None:
         """The messages of `run` are stored in a hidden queue."""
 
-    def store_all(self, messages: list[Message], segment: S) -> None:
-        """`store` for each of these, which have one destination."""
+    def store_run(self, run: Run, segment: S) -> None:
+        """`store` for each message of `run`."""
 
 
 class Run(BaseRecord):
@@ -239,14 +239,14 @@ class Run(BaseRecord):
             message.size = size
         return found
 
-    def stored(self, begin: int = 0, end: int | None = None) -> list[Message]:
-        """Those messages, with the places where they stand."""
+    def stored(self, begin: int = 0, end: int | None = None, segment: object = None) -> list[Message]:
+        """Those messages, with the places where they stand in `segment`."""
         end = len(self.bodies) if end is None else end
         offset = self.offset + sum(self.sizes[:begin])
         if self.sections is None:
             sizes = self.sizes[begin:end].tolist()
             facts = zip(self.seqs[begin:end], repeat(self.like.timestamp_ms), accumulate(sizes, initial=offset), sizes)
-            return stood(self.like, self.bodies[begin:end], facts, self.natives and self.natives[begin:end])
+            return stood(self.like, self.bodies[begin:end], facts, self.natives and self.natives[begin:end], segment)
         found = self._made(begin, end)
         for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
             message.seq, message.offset, message.size = seq, offset, size
@@ -325,7 +325,7 @@ class Run(BaseRecord):
         if is_hidden(self.queue_name):
             fold.stage(self, segment)
         else:
-            fold.store_all(self.stored(), segment)
+            fold.store_run(self, segment)
 
     def message_count(self) -> int:
         return len(self.bodies)

@@ -151,9 +151,12 @@ def run(
     has_length = b"\ncontent-length:" in block
     before, mark, rest = block.partition(RECEIPT) if receipt is not None else (block, b"", b"")
     head, tail = before + mark, rest[rest.find(b"\n") :]
-    if has_length and size - position >= _ALIKE_MIN * (stop - begin):
-        position = _take_alike(data, position, head, tail, length, block_max, frames_max, bodies, receipts)
+    until = 1  # so many bodies: then frames are tried at once again
     while len(bodies) <= frames_max and data.startswith(head, position):
+        if has_length and len(bodies) >= until and size - position >= _ALIKE_MIN * (stop - begin):
+            position = _take_alike(data, position, head, tail, length, block_max, frames_max, bodies, receipts)
+            until = len(bodies) + _ALIKE_MIN
+            continue
         at = end = position + len(head)
         if receipt is not None:
             end = data.find(b"\n", at, position + block_max)
@@ -192,8 +195,6 @@ def _take_alike(
     """Add `bodies` and `receipts` of the frames at `position` that have as many bytes as the first of them, since their
     receipts are equally long: all at once, without a step for each. Returns where they end. More frames are tried each
     time, so those that turn out to be different are few beside those that are taken."""
-    if not data.startswith(head, position):
-        return position
     has_receipt = head.endswith(RECEIPT)
     at = position + len(head)
     width = data.find(b"\n", at, position + block_max) - at if has_receipt else 0
@@ -230,10 +231,10 @@ def acks(data: bytes, position: int, index: str, seq: int, frames_max: int) -> t
         stop = position + frames_max * (step + _SEQ_DIGITS_MAX + len(_ACK_END))
         *found, last = data[position + step : stop].split(_ACK_END + head)
         last, end, _ = last.partition(_ACK_END)
-        if end:
+        if end and last.isdigit():
             found.append(last)
         del found[frames_max:]
-        if b"".join(found).isdigit() and b"" not in found and max(map(len, found)) <= _SEQ_DIGITS_MAX:
+        if b"" not in found and b"".join(found).isdigit() and max(map(len, found)) <= _SEQ_DIGITS_MAX:
             seqs += map(int, found)
             position += len(found) * (step + len(_ACK_END)) + sum(map(len, found))
     while len(seqs) <= frames_max and data.startswith(head, position):
