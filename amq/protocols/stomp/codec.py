@@ -266,7 +266,10 @@ class StompCodec:
                             block, body_max = data[begin:start], self._limits.body_bytes_max
                             position = repeated.take(data, position, block, send, body_max, append)
                     elif left and data.startswith(repeated.AGAIN, position) and send.__class__ is Send:
-                        command, position, count = repeated.run(data, begin, start, stop, send, block_max, left)
+                        body_max = self._limits.body_bytes_max
+                        command, position, count = repeated.run(
+                            data, begin, start, stop, send, block_max, body_max, left
+                        )
                         append(command)
                         left -= count
                     else:

@@ -129,10 +129,11 @@ def _terminated(data: bytes, position: int, block: bytes, body_bytes_max: int) -
 
 
 def run(
-    data: bytes, begin: int, start: int, stop: int, first: Send, block_max: int, frames_max: int
+    data: bytes, begin: int, start: int, stop: int, first: Send, block_max: int, body_bytes_max: int, frames_max: int
 ) -> tuple[Command, int, int]:
     """The run that begins with `first`, which is no part of a transaction: its frame begins at `begin` of `data`, its
-    body at `start`, and ends at `stop`. At most `frames_max` frames follow, with heads of at most `block_max` bytes.
+    body at `start`, and ends at `stop`. At most `frames_max` frames follow, with heads of at most `block_max` bytes and
+    bodies of at most `body_bytes_max`.
     Returns `first` alone, or all that differ from it in body and receipt only; where they end; how many follow it."""
     message, receipt, position = first.message, first.receipt, stop + 1
     length = stop - start
@@ -151,6 +152,7 @@ def run(
     has_length = b"\ncontent-length:" in block
     before, mark, rest = block.partition(RECEIPT) if receipt is not None else (block, b"", b"")
     head, tail = before + mark, rest[rest.find(b"\n") :]
+    body_bytes_max = min(body_bytes_max, _BODY_BYTES_MAX)
     until = 1  # so many bodies: then frames are tried at once again
     while len(bodies) <= frames_max and data.startswith(head, position):
         if has_length and len(bodies) >= until and size - position >= _ALIKE_MIN * (stop - begin):
@@ -166,7 +168,7 @@ def run(
         if has_length:
             body_end = body_at + length
         else:
-            body_end = data.find(b"\0", body_at, body_at + _BODY_BYTES_MAX + 1)
+            body_end = data.find(b"\0", body_at, body_at + body_bytes_max + 1)
         if not body_at <= body_end < size or data[body_end] or body_at - position > block_max:
             break
         if receipt is not None:
