@@ -150,9 +150,17 @@ def test_messages_pass_over_tls(authority: Authority) -> None:
         assert b.taken == [("a", write(0)), ("a", large), ("a", write(2))]
 
 
+class LikeUvloop(asyncio.SelectorEventLoop):
+    """A socket that it reads does not block any more, as with uvloop."""
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        os.set_blocking(fd, False)
+        super().add_reader(fd, callback, *args)
+
+
 @contextmanager
 def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
+    loop = LikeUvloop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
@@ -195,6 +203,8 @@ def test_answers_are_taken_in_an_event_loop_as_long_as_it_is_given(
         until(lambda: ask(a, "b") == thread)
         loop.call_soon_threadsafe(a.network.hear_on, None)
         until(lambda: ask(a, "b") != thread)
+        for _ in range(3):
+            assert ask(a, "b") != thread
 
 
 async def _ident() -> int:
@@ -215,6 +225,25 @@ def test_answers_are_taken_while_the_event_loop_is_busy() -> None:
             assert ask(a, "b") != thread
         may_go.set()
         until(lambda: ask(a, "b") == thread)
+
+
+def test_a_member_that_an_event_loop_reads_may_be_slow() -> None:
+    a, b = Copy("a"), Copy("b")
+    with running_loop() as loop, copies(a, b):
+        connected(a, b)
+        thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
+        loop.call_soon_threadsafe(a.network.hear_on, loop)
+        until(lambda: ask(a, "b") == thread)
+        sock = a.network._diallers["b"].sock
+        assert sock is not None
+        b.gate.clear()
+        number = 0
+        while not sock.waiting_bytes:
+            a.network.send("b", write(number, bytes(1 << 20)))
+            number += 1
+        b.gate.set()
+        until(lambda: len(b.taken) > number)
+        assert a.network._diallers["b"].sock is sock
 
 
 @pytest.mark.usefixtures("quick")

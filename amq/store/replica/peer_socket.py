@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from select import POLLIN, POLLOUT, poll
 from socket import IPPROTO_TCP, MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, TCP_NODELAY, socket
 from threading import Condition
 from typing import Any, Final
@@ -85,9 +86,14 @@ class PeerSocket:
         """How many bytes were read; 0 = the other end has closed. `flags` = of the call to the system. Raises
         OSError."""
         if self._tls is None:
-            got = self._sock.recv_into(buffer, 0, flags)
-            self.reads += 1
-            return got
+            while True:
+                try:
+                    got = self._sock.recv_into(buffer, 0, flags)
+                except BlockingIOError:
+                    self._await(POLLIN, flags)
+                else:
+                    self.reads += 1
+                    return got
         while True:
             try:
                 with self._changed:
@@ -110,11 +116,25 @@ class PeerSocket:
             self._sock.close()
 
     def _feed(self, flags: int = 0) -> bool:
-        data = self._sock.recv(_READ_BYTES, flags)
+        while True:
+            try:
+                data = self._sock.recv(_READ_BYTES, flags)
+                break
+            except BlockingIOError:
+                self._await(POLLIN, flags)
         self.reads += 1
         with self._changed:
             self._incoming.write(data) if data else self._incoming.write_eof()
         return bool(data)
+
+    def _await(self, events: int, flags: int = 0) -> None:
+        """Wait as a blocking call does: an event loop may have made the socket one that does not block. Raises the
+        BlockingIOError of the caller where its `flags` say so."""
+        if flags & MSG_DONTWAIT:
+            raise
+        ready = poll()
+        ready.register(self._sock, events)
+        ready.poll()
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
@@ -191,6 +211,9 @@ class PeerSocket:
                 pieces = self._queue[0]
             try:
                 sent = self._sock.sendmsg(pieces[:_PIECES_MAX], (), MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._await(POLLOUT)
+                continue
             except OSError:
                 self.cut()
                 return
