@@ -394,7 +394,8 @@ class Follower:
                 data = memoryview(self._read(segment, tail.offset, wanted))
                 if end is not None and len(data) < wanted:
                     where = tail.offset + len(data)
-                    raise CorruptError(tail.path, where, f"file is shorter than its sealed length {end}: truncated")
+                    why = f"file is shorter than its sealed length {end}: the rest is not here yet, or was cut off"
+                    raise CorruptError(tail.path, where, why)
                 before = tail.offset
                 more = self._take(tail, data, end)
                 if not more or (tail.offset == before and len(data) < wanted):
