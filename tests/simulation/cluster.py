@@ -544,6 +544,10 @@ class ClusterWorld(World):
         newest = self.tables.newest.placement
         if self.peace and newest.before is not None and newest.step is None:
             self.operate(finish=True)
+        elif self.peace and newest.step is not None and not self.carriers:  # an operator left it to the nodes
+            self.carriers = [Carrier(self, node) for node in self.nodes]
+            for carrier in self.carriers:
+                carrier.start()
         self.scheduler.after(0.3, self._look_at_tables)
 
     def _check(self) -> None:
