@@ -80,6 +80,7 @@ class ClusterDatabase:
             for node in world.nodes
         }
         self._ready_at = 0.0
+        self._opening: Process  # that opens the directory just now
         self._struck: list[tuple[str, str, float]] = []  # phase, blow, seconds
 
     def make(self) -> None:
@@ -98,8 +99,8 @@ class ClusterDatabase:
 
     def directory(self, process: Process) -> SqlDirectory:
         """Raises AmqError."""
-        with patch.object(directory, "open_register", lambda _: self._register(process)):
-            found = SqlDirectory(PLACE)
+        self._opening = process
+        found = SqlDirectory(PLACE)
         found.world = self._world
         return found
 
@@ -108,12 +109,17 @@ class ClusterDatabase:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
+        """Once for the whole run: processes of the world take turns, so one that patched something for a moment would
+        leave behind what another had put there."""
         scheduler = self._world.scheduler
-        with connecting(
-            scheduler,
-            lambda process: self._hosts[process.host.name],
-            lambda: scheduler.now >= self._ready_at,
-            self._latency_s,
+        with (
+            patch.object(directory, "open_register", lambda _: self._register(self._opening)),
+            connecting(
+                scheduler,
+                lambda process: self._hosts[process.host.name],
+                lambda: scheduler.now >= self._ready_at,
+                self._latency_s,
+            ),
         ):
             yield
 
