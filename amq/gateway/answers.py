@@ -148,7 +148,7 @@ def _knowledge(failure: Failure) -> int:
 
 
 def asking(command: Any, receipt: object) -> Any:
-    """The same command with another receipt."""
+    """A copy of `command` with another receipt."""
     other = copy(command)
     other.receipt = receipt
     return other

@@ -55,7 +55,7 @@ from amq.store.segment_log import NoRoomError, PatientWriter, SegmentLog, Segmen
 INLINE_RECORDS_MAX = 2  # of few clients
 CROWD_RECORDS_MAX = 64  # of many, each with a single one
 INLINE_SYNC_S_MAX = 0.0005
-INLINE_SYNCS = 6  # the quickest of so many tells the disk from waits for a processor
+INLINE_SYNCS = 6  # the quickest of the last ones: a slow disk makes all slow, a busy processor only some
 INLINE_BYTES_MAX = 256 << 10  # a large record, or a group, takes longer to be encoded and written
 
 

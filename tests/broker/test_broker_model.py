@@ -489,23 +489,24 @@ TestBroker.settings = settings(
 )
 
 
+PLAIN: dict[str, Any] = {
+    "which": 0,
+    "queue": "b",
+    "persistent": True,
+    "priority": 4,
+    "expires_s": 0,
+    "duplicate": "",
+    "in_tx": False,
+    "receipt": True,
+}
+
+
 def test_a_disk_fills_before_a_move_is_written() -> None:
     machine = BrokerMachine()
     machine.begin_world(
         mode="windows", limit=0, window=1, expired="drop", segment=700, batch=300, large=0, distance=0, slices=1000
     )
-    machine.send(
-        which=0,
-        queue="b",
-        persistent=True,
-        priority=4,
-        expires_s=0,
-        duplicate="",
-        in_tx=False,
-        size=0,
-        receipt=True,
-        times=1,
-    )
+    machine.send(**PLAIN, size=0, times=1)
     machine.rest()
     machine.unsubscribe(which=1, index=0)
     machine.disk_fills_or_empties(full=True)
@@ -520,18 +521,7 @@ def test_a_disk_fills_before_the_body_of_a_refused_message_is_read() -> None:
         mode="windows", limit=-1, window=1, expired="drop", segment=700, batch=300, large=3, distance=0, slices=1000
     )
     machine.subscribe(which=0, queue="b", ack=ACK_CLIENT, prefetch=1)
-    machine.send(
-        which=0,
-        queue="b",
-        persistent=True,
-        priority=4,
-        expires_s=0,
-        duplicate="",
-        in_tx=False,
-        size=200,
-        receipt=True,
-        times=2,
-    )
+    machine.send(**PLAIN, size=200, times=2)
     machine.settle()
     machine.receipts_are_believed()
     machine.settle_delivery(which=0, index=0, nack=True, in_tx=False, receipt=True)

@@ -188,9 +188,7 @@ def test_answers_are_taken_in_an_event_loop_as_long_as_it_is_given(
     a, b = (Copy(each, tls=tls_of(authority, each) if authority else None) for each in "ab")
     with running_loop() as loop, copies(a, b):
         connected(a, b)
-        thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
-        loop.call_soon_threadsafe(a.network.hear_on, loop)
-        until(lambda: ask(a, "b") == thread)
+        thread = heard_on(loop, a)
         a.answers.clear()
         for number in range(500):
             a.network.send("b", write(number))
@@ -207,6 +205,14 @@ def test_answers_are_taken_in_an_event_loop_as_long_as_it_is_given(
             assert ask(a, "b") != thread
 
 
+def heard_on(loop: asyncio.AbstractEventLoop, a: Copy) -> int:
+    """Lend the answers of member b to `loop`. Returns the thread of `loop`, which has taken one."""
+    thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
+    loop.call_soon_threadsafe(a.network.hear_on, loop)
+    until(lambda: ask(a, "b") == thread)
+    return thread
+
+
 async def _ident() -> int:
     return threading.get_ident()
 
@@ -216,9 +222,7 @@ def test_answers_are_taken_while_the_event_loop_is_busy() -> None:
     a, b = Copy("a"), Copy("b")
     with running_loop() as loop, copies(a, b):
         connected(a, b)
-        thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
-        loop.call_soon_threadsafe(a.network.hear_on, loop)
-        until(lambda: ask(a, "b") == thread)
+        thread = heard_on(loop, a)
         may_go = threading.Event()
         loop.call_soon_threadsafe(may_go.wait, DEADLINE_S)
         for _ in range(10):
@@ -231,9 +235,7 @@ def test_a_member_that_an_event_loop_reads_may_be_slow() -> None:
     a, b = Copy("a"), Copy("b")
     with running_loop() as loop, copies(a, b):
         connected(a, b)
-        thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
-        loop.call_soon_threadsafe(a.network.hear_on, loop)
-        until(lambda: ask(a, "b") == thread)
+        heard_on(loop, a)
         sock = a.network._diallers["b"].sock
         assert sock is not None
         b.gate.clear()
@@ -252,9 +254,7 @@ def test_a_network_ends_while_an_event_loop_reads_it() -> None:
     with running_loop() as loop:
         with copies(a, b):
             connected(a, b)
-            thread = asyncio.run_coroutine_threadsafe(_ident(), loop).result()
-            loop.call_soon_threadsafe(a.network.hear_on, loop)
-            until(lambda: ask(a, "b") == thread)
+            thread = heard_on(loop, a)
         assert not a.network._running
         assert asyncio.run_coroutine_threadsafe(_ident(), loop).result() == thread
 

@@ -240,7 +240,7 @@ class Run(BaseRecord):
         return found
 
     def stored(self, begin: int = 0, end: int | None = None, segment: object = None) -> list[Message]:
-        """Those messages, with the places where they stand in `segment`."""
+        """Messages `begin` to `end`, with the places where they stand in `segment`."""
         end = len(self.bodies) if end is None else end
         offset = self.offset + sum(self.sizes[:begin])
         if self.sections is None:

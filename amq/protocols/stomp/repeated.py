@@ -153,7 +153,7 @@ def run(
     before, mark, rest = block.partition(RECEIPT) if receipt is not None else (block, b"", b"")
     head, tail = before + mark, rest[rest.find(b"\n") :]
     body_bytes_max = min(body_bytes_max, _BODY_BYTES_MAX)
-    until = 1  # so many bodies: then frames are tried at once again
+    until = 1  # number of bodies from which frames are tried at once again
     while len(bodies) <= frames_max and data.startswith(head, position):
         if has_length and len(bodies) >= until and size - position >= _ALIKE_MIN * (stop - begin):
             position = _take_alike(data, position, head, tail, length, block_max, frames_max, bodies, receipts)
