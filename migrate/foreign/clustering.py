@@ -188,11 +188,11 @@ def _cluster_connection(part: FilePart) -> None:
     policies = {each.name for each in root.below()}
     if balancing is not None and part.importing.fill(balancing.text, balancing, balancing.name).upper() == "OFF":
         part.tell(Status.NATURAL, "its brokers exchange no messages: brokers on one store are a group")
-    elif "shared-store" in policies and "colocated" not in policies and len(names) <= 1:
+    elif policies & {"shared-store", "replication"} and "colocated" not in policies and len(names) <= 1:
         part.tell(
             Status.NATURAL,
-            "a master and its backups are a group, and find each other in the store; where several masters share the "
-            "messages, make a cluster (docs/cluster.md)",
+            "a master and its backups are a group, and find each other in the store or at its coordinator; where "
+            "several masters share the messages, make a cluster (docs/cluster.md)",
         )
     else:
         told(part, _NODES if names else f"{_NODES}. {_HOSTS}", hosts)

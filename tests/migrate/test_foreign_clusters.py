@@ -130,6 +130,7 @@ def test_a_colocated_pair_that_replicates_is_a_cluster_of_replicated_stores(
         ("<primary-only/>", "<message-load-balancing>STRICT</message-load-balancing>", Status.CLUSTER),
         ("<primary-only/>", "<message-load-balancing>OFF</message-load-balancing>", Status.NATURAL),
         ("<shared-store><primary/></shared-store>", "<discovery-group-ref discovery-group-name='g'/>", Status.NATURAL),
+        ("<replication><backup/></replication>", "<discovery-group-ref discovery-group-name='g'/>", Status.NATURAL),
         (
             "<shared-store><colocated/></shared-store>",
             "<discovery-group-ref discovery-group-name='g'/>",
