@@ -8,7 +8,8 @@ after each of them has given up for good what it takes away (docs/master-slave.m
 A move takes along what a destination holds. By its table this store gives up what is moving, holds it until it has
 sent all of it (`leaving`; `amq.broker.moving`), and is given what others have sent here when they hold nothing of it.
 A table that would take a destination of which a transaction is prepared, or messages are leased, waits here for their
-end, and so long nothing changes.
+end, and so long nothing changes. Where leases alone hold a move, no new ones are granted (`withholds`): a reader that
+settles what it has read, before it asks for more, lets the move go on.
 
 Without a table, and so without a cluster, nothing here is asked.
 """
@@ -30,15 +31,16 @@ from amq.core.destination import Pattern, Source, wire_name
 from amq.core.errors import CommandError, NewerFormatError
 from amq.core.message import SUBSCRIPTION_SCHEME, GivenIds, ids_of_cluster
 from amq.core.remembered import Remembered
-from amq.journal.hidden import OUTBOX_SCHEME, SENT_SCHEME, home_name, is_hidden, told_name
+from amq.journal.hidden import OUTBOX_SCHEME, SENT_SCHEME, home_name, is_hidden, real_name, told_name
 from amq.journal.journal import Journal
-from amq.journal.records import Group, ObeyedTable, Prepared, decider_of, stores_of
+from amq.journal.records import Group, ObeyedTable, Prepared, decider_of, is_of_lease, stores_of
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
 FEW = 1000  # messages, of
 FEW_BYTES = 1 << 20  # together, that a step takes without copies
 DUE_TOLD_MAX = 64  # slots whose destinations have not begun to move
+WITHHELD_SWEEPS = 60  # no new leases for so long; then as long, so that a reader that has ended starves no other
 _log = structlog.get_logger("amq.placement")
 
 
@@ -61,6 +63,16 @@ class Copied:
     to_copy_bytes: int = 0
 
 
+@dataclass(slots=True)
+class Bound:
+    """Something that holds a move: a lease, or (`is_lease` false) something that readers of leases do not end. `queue`
+    of the journal, and the `homes` of that: none where it is in every store, because it means a pattern."""
+
+    queue: str
+    homes: Sequence[str]
+    is_lease: bool = False
+
+
 class Homes:
     """`changed()` is called when destinations live elsewhere from now on: whoever uses them must be asked again.
     `facts` is for operators, replaced as a whole; other threads read it. They see it as `fact`."""
@@ -77,6 +89,7 @@ class Homes:
         self._known: Remembered[str] = Remembered(KNOWN_BYTES_MAX)
         self._store = ""
         self._waiting: Mapping[str, Any] | None = None  # a table of a move that is not taken over yet
+        self._awaited: Placement | None = None  # the same
         self.leaving: dict[str, None] = {}  # queues of the journal that must be sent to their new homes
         self.frozen: set[str] = set()  # these, and queues to which others send what moves here: nobody gets anything
         self._without: Placement | None = None  # the last table by which another store leaves
@@ -85,6 +98,8 @@ class Homes:
         self.copies: dict[str, bool] = {}  # queues of the journal to be copied before their step; has enough been?
         self.to_copy = Copied()
         self._due: dict[int, list[str]] = {}  # by slot: queues that leave with a later step
+        self._later: AbstractSet[int] = frozenset()  # slots that the next step does not take
+        self._swept = 0  # times, since nothing is to be copied for the next step
         # Of queues that leave, and had consumers: which of these had which buckets of groups.
         self.owners: dict[str, dict[str, list[int]]] = {}
         self.empty: dict[str, None] = {}  # those of them of which nothing is stored: the next home hears of the rest
@@ -220,7 +235,7 @@ class Homes:
         if newest is not None and placement.step is not None and (bound := self._bound(placement)):
             if self._waiting is None:
                 _log.info("a step of a move waits for transactions and leases to end", table=found.number, held=bound)
-            self._waiting = offered
+            self._waiting, self._awaited = offered, placement
             self.facts = {**self.facts, "waits": bound}
             return
         changes = newest is not None and placement.before is not None and placement.step is None
@@ -228,13 +243,28 @@ class Homes:
             _log.warning("a table of the cluster is refused: it would strand messages", table=found.number, held=held)
             self.facts = {**self.facts, "refused": found.number, "held": held}
             return
-        self._waiting = None
+        self._waiting = self._awaited = None
         if placement.step is not None:
             self._note_consumers(placement)
         self._coming = found
         self._placements = (*self._placements, placement)
         self._take()
         self._journal.append_record(found)
+
+    def withholds(self, queue: str) -> bool:
+        """Is no new lease of that queue of the journal granted, because a move waits, or the next step of it, for the
+        end of leases alone?"""
+        placement = self._placements[0] if self._placements else None
+        if (coming := self._awaited) is not None:
+            return self._is_bound(coming, self._homes_of(queue)) and not any(
+                not each.is_lease and self._is_bound(coming, each.homes) for each in self._bounds()
+            )
+        if placement is None or placement.step is None or len(self._placements) > 1:
+            return False
+        if not all(self.copies.values()) or self._swept // WITHHELD_SWEEPS % 2:
+            return False
+        slots = self._slots_waiting(placement, self._homes_of(queue))
+        return bool(slots) and slots.isdisjoint(self._later)
 
     def _note_consumers(self, placement: Placement) -> None:
         """Note what consumers of queues that leave have there, while they are there. These queues stay until their next
@@ -253,6 +283,7 @@ class Homes:
         if self._waiting is not None:
             self.offer(self._waiting)
         if self._placements and self._placements[0].step is not None and self._waiting is None:
+            self._swept = self._swept + 1 if all(self.copies.values()) else 0
             self.tell_progress()
 
     def has_left(self, queue: str) -> None:
@@ -314,8 +345,11 @@ class Homes:
         without what it must send."""
         placement, queues = self._placements[0], self._state.queues
         names = sorted({home_name(name) for name in (*self.leaving, *self.empty)})
-        busy = {placement.slot_in_move(name) for name in self._bound_names() if placement.waits(self._store, name)}
-        self._choose(placement, busy)
+        busy, leased = set[int](), set[int]()
+        for each in self._bounds():
+            (leased if each.is_lease else busy).update(self._slots_waiting(placement, each.homes))
+        self._choose(placement, busy, leased)
+        busy |= leased
         facts = {
             **(known or self.facts),
             "held": [wire_name(name) for name in names[:HELD_TOLD_MAX]],
@@ -360,6 +394,7 @@ class Homes:
         facts: dict[str, Any] = {"number": placement.number, "since": placement.since, "held": held}
         self.leaving, self.frozen, self.owes_rest = {}, set(), self._is_left(placement)
         self.copies, self.to_copy, self._due, self.empty = {}, Copied(), {}, {}
+        self._later, self._swept = frozenset(), 0
         if placement.step is not None:
             self._begin_step(placement, facts)
             return
@@ -394,18 +429,24 @@ class Homes:
         told = sorted(due.items())[:DUE_TOLD_MAX]
         self.tell_progress({**facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)})
 
-    def _choose(self, placement: Placement, busy: AbstractSet[int]) -> None:
-        """The queues that the next step takes, as `next_step` chooses it: they are copied before."""
+    def _choose(self, placement: Placement, busy: AbstractSet[int], leased: AbstractSet[int]) -> None:
+        """The queues that the next step takes, as `next_step` chooses it: they are copied before. Where nothing else is
+        left, that are those with leases, which are to end."""
         assert placement.step is not None
         found: dict[str, bool] = {}
         total = 0
-        for slot in sorted(self._due.keys() - busy) if not placement.step.returns else ():
-            queues = [self._state.queues[name] for name in self._due[slot] if name in self._state.queues]
+        slots = self._due.keys() - busy
+        later = {*self._due, *busy, *leased}
+        for slot in sorted((slots - leased) or (slots | (leased - busy))) if not placement.step.returns else ():
+            names = self._due.get(slot, ())
+            queues = [self._state.queues[name] for name in names if name in self._state.queues]
             size = sum(queue.stored_bytes for queue in queues)
             if total and total + size > STEP_BYTES:
                 break
             total += size
+            later.discard(slot)
             found |= {queue.name: self.copies.get(queue.name, False) for queue in queues if queue.stored}
+        self._later = later
         count = sum(self._state.queues[name].stored for name in found)
         self.copies = found if self.copies or count > FEW or total > FEW_BYTES else {}
 
@@ -442,6 +483,7 @@ class Homes:
     def _homes_of(self, queue: str) -> Sequence[str]:
         """The destinations to which a queue of the journal belongs: that of a durable subscription to all its topics.
         It has none where it is in every store, because it means a pattern."""
+        queue = real_name(queue)
         if not queue.startswith(SUBSCRIPTION_SCHEME):
             return (home_name(queue),)
         record = self._state.subscriptions.get(queue)
@@ -450,20 +492,33 @@ class Homes:
 
     def _bound(self, placement: Placement) -> list[str]:
         """Destinations that leave by `placement`, and that cannot now."""
-        found = {name for name in self._bound_names() if placement.leaves(self._store, name)}
+        bound = (each for each in self._bounds() if self._is_bound(placement, each.homes))
+        found = {(*each.homes, told_name(each.queue))[0] for each in bound}
         return [wire_name(name) for name in sorted(found)[:HELD_TOLD_MAX]]
 
-    def _bound_names(self) -> Iterator[str]:
-        """Destinations of which a transaction is prepared, or messages are leased, or that a durable subscription has
-        with others."""
+    def _is_bound(self, placement: Placement, homes: Sequence[str]) -> bool:
+        """Does what has these homes leave by `placement`?"""
+        return any(placement.leaves(self._store, home) for home in homes) or (not homes and self._is_left(placement))
+
+    def _slots_waiting(self, placement: Placement, homes: Sequence[str]) -> set[int]:
+        """The slots with which what has these homes leaves later."""
+        if not homes:
+            return {SLOTS - 1} if placement.leaving == self._store and not placement.is_last_step else set()
+        return {placement.slot_in_move(home) for home in homes if placement.waits(self._store, home)}
+
+    def _bounds(self) -> Iterator[Bound]:
+        """Prepared transactions, leases, and durable subscriptions to several topics: all that holds a move."""
         on_their_way = (record for batch in self._journal.on_their_way() for record in batch.records)
         for record in (*(each for each, _ in self._state.prepared.values()), *on_their_way):
             for part in record.records if isinstance(record, Group) else (record,):
                 if isinstance(part, Prepared):
-                    yield from map(home_name, (*part.sends, *part.acks))
-        for subscribed in self._state.subscriptions.values():
-            if len(subscribed.sources) > 1:
-                yield from (each for each in subscribed.sources if not isinstance(each, Pattern))
+                    is_lease = is_of_lease(part.owner)
+                    for name in (*part.sends, *part.acks):
+                        yield Bound(name, self._homes_of(name), is_lease)
+        for name, subscribed in self._state.subscriptions.items():
+            homes = [each for each in subscribed.sources if not isinstance(each, Pattern)]
+            if homes and len(subscribed.sources) > 1:
+                yield Bound(name, homes)
 
     def _held(self, placement: Placement) -> list[str]:
         """Destinations that must not stay here by `placement`, and of which this store holds something: messages,
@@ -477,7 +532,7 @@ class Homes:
             if name.startswith((SUBSCRIPTION_SCHEME, OUTBOX_SCHEME, SENT_SCHEME)):
                 continue
             if queue.stored or queue.stays:
-                yield home_name(name)
+                yield from self._homes_of(name)
         for prepared, _ in self._state.prepared.values():
             yield from map(home_name, prepared.sends)
         for record in self._state.subscriptions.values():

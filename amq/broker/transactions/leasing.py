@@ -81,6 +81,8 @@ class Leasing:
         found, group = known[command.skip] if command.skip < len(known) else (None, None)
         queue = core.state.queues.get(name)
         source = queue if command.skip == len(known) and command.messages else None
+        if source is not None and core.homes is not None and core.homes.withholds(name):
+            source = None  # as if nothing waited: it moves when what is leased is settled
         if source is not None:
             _check_takes(source)  # before the cursor changes hands
         if command.take:  # this comes behind what is coming
