@@ -112,7 +112,8 @@ def _cast(name: str) -> str:
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[list[pa.RecordBatch]]:
-    """The rows in chunks, each sent and kept as one: up to `rows_max` rows, about `CHUNK_BYTES`. Copies nothing."""
+    """The rows in chunks, each sent and kept as one: up to `rows_max` rows, about `CHUNK_BYTES`. Copies nothing. A full
+    chunk comes before the next batch is read."""
     chunk: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -123,6 +124,9 @@ def chunks(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[list[pa
             chunk.append(piece)
             rows += piece.num_rows
             size += piece.nbytes
+            if rows == rows_max:
+                yield chunk
+                chunk, rows, size = [], 0, 0
     if chunk:
         yield chunk
 

@@ -249,7 +249,8 @@ class SinkOptions(BrokerOptions):
     window_rows: int = _option(
         _count,
         "10000",
-        "rows that a task may have sent before they are safe; it keeps them in memory to send them again. "
+        "rows that a task may have sent before they are safe; it keeps them in memory to send them again, and reads as "
+        "many more meanwhile. "
         f"`{EXACTLY_ONCE}`: rows of one prepared transaction",
         "10000",
     )

@@ -1,4 +1,5 @@
-"""The part of a task: it sends its rows chunk by chunk. Each chunk is safe before the task sends the next one.
+"""The part of a task: it sends its rows chunk by chunk. Each chunk is safe before the task sends the next one, whose
+rows it gets from Spark while the broker works.
 
 `exactly-once`: a chunk is a prepared transaction of the batch, which nobody sees before the driver's commit.
 `at-least-once`: a chunk is a transaction that commits at once. `dedup`: each row has an id, and the broker stores one
@@ -11,9 +12,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -96,21 +99,28 @@ def stage(
                 tasks[store] = opened.enter_context(Task(part, targets.options_of(store), columns.text))
             return tasks[store]
 
-        for chunk in frames.chunks(batches, options.window_rows):
-            tables = [each for batch in chunk for each in tables_of(batch, columns, options.destination)]
+        for chunk in chain(frames.chunks(batches, options.window_rows), [None]):  # None = all were sent
+            tables = [each for batch in chunk or () for each in tables_of(batch, columns, options.destination)]
             until_s = time.monotonic() + options.send_timeout_s
-            while tables:
+            while True:
                 moved: list[RowTable] = []
-                for store, some in targets.split(tables).items():
+                steps: list[tuple[Task, Callable[[], object]]] = []
+                for store, some in (targets.split(tables) if tables else {}).items():
+                    task = task_of(store)
+                    steps.append((task, partial(task.take, some)))
+                if chunk is None:
+                    steps += [(task, task.settle) for task in tasks.values()]
+                for task, step in steps:
                     try:
-                        task_of(store).take(some)
+                        step()
                     except TransactionRolledBackError as error:
                         if error.code != MOVED or time.monotonic() >= until_s:
                             raise
-                        moved += some
+                        moved += task.withdraw()
+                if not moved:
+                    break
                 tables = moved
-                if moved:
-                    targets.forget()
+                targets.forget()
         for store in targets.possible:
             task_of(store)
         for task in tasks.values():
@@ -133,6 +143,10 @@ class Task:
         self._options = options
         self._text = text
         self._begin_series()
+        self._unsafe: list[list[RowTable]] = []  # chunks that were given and are not safe: at most two
+        self._checked = 0  # the checksum of the first of them
+        self._answer: Callable[[float | None], None] | None = None  # waits until transaction `_xid` is prepared
+        self._xid = ""
         self._connection: Connection | None = None
         self._opened = ExitStack()
         self._producers: dict[str, Producer] = {}
@@ -149,16 +163,50 @@ class Task:
         self._opened.__exit__(kind, error, trace)
 
     def take(self, chunk: list[RowTable]) -> None:
-        """Send one chunk, and count it; only count it if the batch is committed already. Raises AmqError."""
+        """Send one chunk when the one before it is safe, and count it; only count it if the batch is committed already.
+        Raises AmqError."""
+        self._unsafe.append(chunk)
+        self.settle()
         is_checked = self._options.delivery == EXACTLY_ONCE
         if not self._late:
             self._late = not self.send(chunk)
         elif not is_checked:
+            self._unsafe.clear()
             return
+        self._checked = sum(each.checksum() for each in chunk) if is_checked else 0  # while the broker prepares
+        if self._answer is None:
+            self._count()
+
+    def settle(self) -> None:
+        """Wait until all that was sent is safe. Raises AmqError."""
+        if self._answer is None:
+            return
+        chunk = self._unsafe[0]
+        try:
+            self._await_answer()
+        except TransactionRolledBackError as error:
+            self._late = not self._send_again(chunk, error)
+        self._count()
+
+    def _await_answer(self) -> None:
+        """Wait for the answer to a prepare, if there is one. Raises AmqError."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(self._options.send_timeout_s)
+            self.xids.append(self._xid)
+
+    def withdraw(self) -> list[RowTable]:
+        """The rows that were given and are not safe, in their order. They are not of this task any more."""
+        found = [table for chunk in self._unsafe for table in chunk]
+        self._unsafe.clear()
+        return found
+
+    def _count(self) -> None:
+        """The oldest chunk needs nothing more."""
+        chunk = self._unsafe.pop(0)
         self._rows += sum(map(len, chunk))
         self._size += sum(each.size for each in chunk)
-        if is_checked:
-            self._checksum += sum(each.checksum() for each in chunk)
+        self._checksum += self._checked
 
     def staged(self) -> Staged:
         """The result, for the driver."""
@@ -167,31 +215,44 @@ class Task:
         return Staged(part.owner, part.batch, tuple(self.xids), *counts)
 
     def send(self, chunk: list[RowTable]) -> bool:
-        """Send one chunk. Returns False if the batch is committed already. Raises AmqError."""
+        """Send one chunk. A prepared transaction is safe after `settle`, all others are when this returns. Returns
+        False if the batch is committed already. Raises AmqError."""
         if self._connection is None:
             self._connection = self._opened.enter_context(connected(self._options))
             self._session = self._connection.session(transacted=self._options.delivery != DEDUP)
         if self._options.delivery == DEDUP:
             self._send_with_ids(chunk)
             return True
-        deadline, pause_s = time.monotonic() + self._options.send_timeout_s, PAUSE_S
-        before = self.sent_again
+        try:
+            self._send_once(chunk)
+        except TransactionRolledBackError as error:
+            return self._send_again(chunk, error)
+        return True
+
+    def _send_once(self, chunk: list[RowTable]) -> None:
+        for table in chunk:
+            self._send(table)
+        self._end_transaction()
+
+    def _send_again(self, chunk: list[RowTable], why: TransactionRolledBackError) -> bool:
+        """Send a chunk whose transaction was rolled back, until it is safe. Returns and raises what `send` does."""
+        deadline, pause_s = time.monotonic() + self._options.send_timeout_s, 0.0
         while True:
+            self._session.rollback()
+            if why.code == BATCH_COMMITTED:
+                return False
+            if why.code != ROLLED_BACK or time.monotonic() >= deadline:
+                raise why
+            if pause_s:  # once is a takeover, during which the client has waited
+                _NOTHING.wait(pause_s)
+            pause_s = min(2 * pause_s or PAUSE_S, PAUSE_S_MAX)
+            self.sent_again += 1
+            self._begin_series()
             try:
-                for table in chunk:
-                    self._send(table)
-                self._end_transaction()
+                self._send_once(chunk)
+                self._await_answer()
             except TransactionRolledBackError as error:
-                self._session.rollback()
-                if error.code == BATCH_COMMITTED:
-                    return False
-                if error.code != ROLLED_BACK or time.monotonic() >= deadline:
-                    raise
-                if self.sent_again > before:  # once is a takeover, during which the client has waited
-                    _NOTHING.wait(pause_s)
-                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
-                self.sent_again += 1
-                self._begin_series()
+                why = error
             else:
                 return True
 
@@ -223,21 +284,20 @@ class Task:
         if options.delivery != EXACTLY_ONCE:
             self._session.commit(options.send_timeout_s)
             return
-        xid = f"{self._series}.{self._count}"
-        self._session.prepare(
-            xid,
+        self._xid = f"{self._series}.{self._number}"
+        self._number += 1
+        self._answer = self._session._begin_prepare(
+            self._xid,
             prepared_timeout=options.tx_timeout_s,
             owner=part.owner,
             batch=part.batch,
             timeout=options.send_timeout_s,
         )
-        self._count += 1
-        self.xids.append(xid)
 
     def _begin_series(self) -> None:
         """Begin a new series of names, because the name of a transaction that was rolled back cannot be used again. The
         driver's commit names a series of numbered transactions in little room."""
-        self._series, self._count = self._part.new_name(), 0
+        self._series, self._number = self._part.new_name(), 0
 
     def _producer(self, destination: str) -> Producer:
         producer = self._producers.get(destination)

@@ -198,6 +198,19 @@ class Session:
         it is prepared (XID_IN_USE, BATCH_COMMITTED, DUPLICATE_ID: and will not be so); CommandError: it has messages
         that are not persistent or not of queues; CommitOutcomeUnknownError: ask by `Connection.recover`.
         """
+        self._begin_prepare(xid, prepared_timeout=prepared_timeout, owner=owner, batch=batch, timeout=timeout)(timeout)
+
+    def _begin_prepare(
+        self,
+        xid: str,
+        *,
+        prepared_timeout: float | None = None,
+        owner: str = "",
+        batch: int = 0,
+        timeout: float | None = None,
+    ) -> Callable[[float | None], None]:
+        """Ask for what `prepare` does, and return a function that waits for the answer: call it once, with its timeout,
+        before anything else is done in this session. It raises what `prepare` raises."""
         self.connection._check_waits()
         headers = prepare_headers(xid, prepared_timeout, owner, batch)
         with self._driver.lock:
@@ -206,8 +219,15 @@ class Session:
                 self._core.machine.up_gate, self._core.may_write, timeout_s
             ):
                 raise timed_out(self._core.machine, f"prepare of {xid}", timeout_s)
-            unknown = prepare_timed_out(timeout_s, xid)
-            self.connection._await(self._core.start_prepare(headers), f"prepare of {xid}", timeout, unknown)
+            request = self._core.start_prepare(headers)
+            self._driver.flush()
+
+        def wait(timeout: float | None) -> None:
+            with self._driver.lock:
+                unknown = prepare_timed_out(self.connection._timeout_s(timeout), xid)
+                self.connection._await(request, f"prepare of {xid}", timeout, unknown)
+
+        return wait
 
     def rollback(self, timeout: float | None = None) -> None:
         """Undo what was sent; what was received is delivered again, first of all."""

@@ -316,6 +316,21 @@ def test_the_connection_breaks_while_a_chunk_is_prepared(brokers: Brokers, fate:
     assert prepared(broker) == set()
 
 
+def test_a_task_gets_its_next_rows_while_the_broker_prepares(brokers: Brokers) -> None:
+    broker, rows = brokers.master(), rows_of(Attempt("q", 0, 0, 0), 20)
+    with Proxy(broker.port, lambda kind, _: Fate.HELD if kind == PREPARE else Fate.PASS) as proxy:
+
+        def asked() -> Iterable[Any]:
+            yield from batches(rows[:10], 10)
+            proxy.let_go.set()
+            yield from batches(rows[10:], 10)
+
+        given = options(proxy.url, sendTimeout=f"{DEADLINE_S:.0f}s")
+        staged = staging.stage(asked(), Attempt("q", 0, 0, 0), given, TEXT)
+        commit(given, [staged])
+    assert stored(broker) == rows
+
+
 def test_no_broker_in_time_is_an_error(brokers: Brokers) -> None:
     broker = brokers.master()
     given = options(broker, sendTimeout="1s")

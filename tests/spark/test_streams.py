@@ -341,6 +341,37 @@ def test_rows_follow_a_destination_that_moves(
     assert (stored(one, ONLY_FIRST), stored(two, ONLY_FIRST)) == ([], [*range(20)])
 
 
+def test_rows_follow_a_destination_that_moves_before_they_are_prepared(
+    gateway: Gateway, targets: SinkOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task hears of it when it has the next rows already."""
+    one, two = gateway.stores.values()
+    known = staging.Task.send
+
+    def send(task: staging.Task, chunk: Any) -> bool:
+        done, answer = known(task, chunk), task._answer
+        assert answer is not None
+
+        def moved(timeout: float | None) -> None:
+            answer(timeout)
+            with amq.connect(f"stomp://127.0.0.1:{one.port}") as connection:
+                connection.rollback_prepared(task._xid)
+            gateway.rules[ONLY_FIRST] = "s2"
+            raise TransactionRolledBackError("it lives in store s2", code="MOVED")
+
+        if gateway.rules[ONLY_FIRST] == "s1":
+            task._answer = moved
+        return done
+
+    monkeypatch.setattr(staging.Task, "send", send)
+    rows = {ONLY_FIRST: range(20), ONLY_SECOND: range(20, 30)}
+    staged = stage(targets, 0, 0, rows)
+    assert [part.rows for part in staged.parts.values()] == [0, 30]
+    sink._commit(targets, sink._staged([staged], 0))
+    assert (stored(one, ONLY_FIRST), stored(two, ONLY_FIRST)) == ([], [*range(20)])
+    assert stored(two, ONLY_SECOND) == [*range(20, 30)]
+
+
 def test_a_batch_read_shows_what_all_stores_hold(
     gateway: Gateway, targets: SinkOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
