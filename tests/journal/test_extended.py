@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from amq.journal.records import Destination, encode_record, record_bytes
 from amq.journal.records.message import MESSAGE, MESSAGE_HEAD, body_offset, encode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
+from amq.journal.records.transactions import Prepared
 from tests.typed import TEXTS, facts, messages, typed
 
 NAME = Destination(1, "queue://a").encode({})
@@ -97,6 +99,13 @@ def test_the_length_of_a_record_is_known_before(message: Message) -> None:
     assert record_bytes(message) == len(encode_record(message, {"queue://a": 1}))
     several = Multicast(message, ["queue://a", "queue://b"], [3, 4])
     assert record_bytes(several) == len(encode_record(several, {"queue://a": 1, "queue://b": 2}))
+
+
+@pytest.mark.parametrize("more", [{}, {"user": "u"}, {"span": "é", "stores": ["s1", "s2"]}])
+def test_the_length_of_a_prepared_transaction_is_known_before(more: dict[str, Any]) -> None:
+    sends, acks = {"queue://a": [1, 2], "queue://b": [7]}, {"queue://c": [3]}
+    record = Prepared("x", 3, 1, 2, "job", 7, sends, acks, [("queue://a", "m", 1)], **more)
+    assert record_bytes(record) == len(encode_record(record, {}))
 
 
 @given(messages())

@@ -78,7 +78,13 @@ class Prepared(BaseRecord):
         return key_of(self.user, self.span)
 
     def body(self) -> bytes:
-        head = json.dumps(
+        head = self._head()
+        seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
+        return _U32.pack(len(head)) + head + struct.pack(f"<{len(seqs)}Q", *seqs)
+
+    def _head(self) -> bytes:
+        """All but the seqs, which are many."""
+        return json.dumps(
             [
                 to_json(self.xid),
                 self.seq,
@@ -93,8 +99,6 @@ class Prepared(BaseRecord):
                 *([self.span, self.stores] if self.span else ()),
             ]
         ).encode()
-        seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
-        return _U32.pack(len(head)) + head + struct.pack(f"<{len(seqs)}Q", *seqs)
 
     def encode(self, _: dict[str, int], /) -> bytes:
         return frame_record(PREPARED, self.body())
@@ -124,7 +128,8 @@ class Prepared(BaseRecord):
         return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, given, user, span, stores)
 
     def record_bytes(self) -> int:
-        return RECORD_BYTES + len(self.body())
+        seqs = sum(len(each) for part in (self.sends, self.acks) for each in part.values())
+        return RECORD_BYTES + _U32.size + len(self._head()) + 8 * seqs
 
     def apply(self, fold: Preparing[S], segment: S, /) -> None:
         fold.prepare(self, segment)
