@@ -5,6 +5,8 @@ Invariant: a position that it gives is the end of a whole batch. So after a cras
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from amq.core.errors import CorruptError
 from amq.journal.format import (
     BATCH_BYTES,
@@ -15,6 +17,8 @@ from amq.journal.format import (
 )
 from amq.journal.segment import check_size, later_batch, read_batches, read_header
 from amq.store.segment_log import Reader
+
+_header = lru_cache(4)(read_header)  # of the segments that grow
 
 
 class JournalFormat:
@@ -43,7 +47,7 @@ class JournalFormat:
 
     @staticmethod
     def end_within(segment: Reader, start: int, end: int, size: int) -> int:
-        header = read_header(segment.place, segment.read(0, HEADER_BYTES))
+        header = _header(segment.place, segment.read(0, HEADER_BYTES))
         at, found = start or HEADER_BYTES, 0
         while at < end:
             head = decode_batch_header(segment.read(at, BATCH_BYTES), 0, header.salt) if header is not None else None

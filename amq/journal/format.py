@@ -33,7 +33,8 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
 from amq.core.errors import CorruptError, NewerFormatError, StoreError
 from amq.core.message import LARGE_BODY_BYTES
@@ -51,17 +52,20 @@ BATCH_BYTES_MAX = (1 << 32) - 1
 # Of one record, so that its batch ends before byte 2^32 of its segment: a batch that has begun holds 1 GiB at most.
 RECORD_BYTES_MAX = 5 << 29
 HAS_TRIM_MARK = 1
+NAMES_KNOWN = 64  # of segments: they are asked for with each batch
 assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 44, 9)
 
 _NAME = re.compile(r"([0-9]{8})-([0-9]{8})\.seg")
 crc32 = zlib.crc32
 
 
+@lru_cache(NAMES_KNOWN)
 def segment_name(epoch: int, number: int) -> str:
     """File name of a segment: sorts by epoch, then number."""
     return f"{epoch:08d}-{number:08d}.seg"
 
 
+@lru_cache(NAMES_KNOWN)
 def parse_segment_name(name: str) -> tuple[int, int] | None:
     """(epoch, number), or None where `name` is not a segment's."""
     match = _NAME.fullmatch(name)
@@ -112,8 +116,7 @@ def decode_header(path: str, data: bytes) -> SegmentHeader | None:
     return SegmentHeader(epoch, number, uuid, salt, version)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     payload_bytes: int
     epoch: int
     number: int

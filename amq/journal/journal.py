@@ -218,7 +218,7 @@ class Journal:
             self._batch = batch
             records, is_patient = len(batch.records), self._log.is_patient
             is_small = (inline and records + batch.in_runs <= INLINE_RECORDS_MAX) or (
-                crowd and records <= CROWD_RECORDS_MAX and not (batch.in_runs or is_patient)
+                crowd and records <= CROWD_RECORDS_MAX and not batch.in_runs
             )
             is_fast = is_patient or min(self._last_syncs_s, default=0.0) < INLINE_SYNC_S_MAX
             self._write(is_small and is_fast and batch.size <= INLINE_BYTES_MAX)

@@ -282,9 +282,10 @@ def test_an_append_that_other_hosts_have_before_it_has_begun_takes_effect_in_thi
     world = PatientWorld(tmp_path)
     world.send()
     world.commit()
-    for size in (10, 3000, 3000, 3000, 10):  # some begin a segment
-        world.send(size=size)
-        world.journal.flush(inline=True)
+    for number, size in enumerate((10, 3000, 3000, 3000, 10)):  # some begin a segment
+        for _ in range(3 if number % 2 else 1):
+            world.send(size=size)
+        world.journal.flush(inline=not number % 2, crowd=bool(number % 2))
         if world.journal._next_file is not None:
             assert len(world.records) == world.sent
         world.runner.drain()

@@ -283,7 +283,7 @@ class CopyCandidate(Candidate):
         self._stack = ExitStack()
         self._stack.enter_context(store.take_part(JournalFormat(), name))
         self.at_work = member = store.election._part.taken()  # type: ignore[attr-defined]
-        member._changed = StillCondition(world)
+        member._mutex = member._changed = StillCondition(world)
         world.members[name] = member
 
     def _connect(self, _group: object, me: str, receive: Receive) -> QueueEnd:

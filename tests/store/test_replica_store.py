@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 import threading
@@ -11,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from socket import socketpair
 from typing import Any, cast
 
 import pytest
@@ -167,6 +169,25 @@ class ToldLoop:
         return self._posted.empty()
 
 
+async def test_what_a_copy_answers_in_the_loop_takes_effect_before_the_next_turn() -> None:
+    loop, part, told, is_over = asyncio.get_running_loop(), stores.ReplicaPart(), list[Any](), asyncio.Event()
+    part.hear_on(loop)
+    reading = stores._TellingLoop(loop, part)
+    here, there = socketpair()
+    with here, there:
+
+        def answered() -> None:
+            reading.remove_reader(here.fileno())
+            loop.call_soon(told.append, "next turn")
+            part.post(told.append, None)
+            is_over.set()
+
+        reading.add_reader(here.fileno(), answered)
+        there.send(b"1")
+        await is_over.wait()
+    assert told == [None, "next turn"]
+
+
 def begin(member: CopyMember, writer: Writer, number: int, told: Told, *, waits: bool = False) -> bool:
     """The first write of a segment."""
     data = encode_batch(b"one", SALT, member.term.epoch.number, number, 1, 0)
@@ -251,9 +272,10 @@ def test_an_event_loop_waits_for_no_slow_disk(group: GroupOfCopies, monkeypatch:
         return handle(message)
 
     monkeypatch.setattr(a.at_work.copyist, "handle", noted)
-    a.at_work._write_s = 2 * INLINE_S_MAX
+    a.at_work._writes_s.append(2 * INLINE_S_MAX)
     assert not begin(a, writer, 1, told.append)
-    a.at_work._write_s, a.at_work._sync_s = 0.0, 2 * INLINE_S_MAX
+    a.at_work._writes_s.clear()
+    a.at_work._syncs_s.append(2 * INLINE_S_MAX)
     until(lambda: begin(a, writer, 1, told.append), "no other thread is at the disk")
     until(lambda: bool(synced), "it syncs")
     assert synced != [threading.get_ident()]

@@ -79,8 +79,9 @@ def as_bytes(*messages: Any, checked: bool = True) -> bytes:
 
 def test_a_message_to_several_members_is_framed_once() -> None:
     framer, write = Framer(), SegmentWrite("7-1", 5, b"abc")
-    first = framer.framed(Append(7, 7, 1, 2, write))
-    assert framer.framed(Append(7, 7, 1, 2, write)) is first
+    message = Append(7, 7, 1, 2, write)
+    first = framer.framed(message)
+    assert framer.framed(message) is first
     for other in (Append(8, 7, 1, 2, write), Append(7, 7, 1, 2, SegmentWrite("7-1", 5, b"xyz"))):
         assert framer.framed(other).pieces == Framer().framed(other).pieces
     assert framer.framed(Append(7, 7, 1, 2, write), checked=False).pieces != first.pieces

@@ -206,14 +206,14 @@ class CopyDisk:
     def carry_out(self, request: DiskRequest) -> Any:
         """Carry it out, durably. Returns the answer of a ReadBack."""
         match request:
+            case KeepData(upto, data):
+                self._keep(upto, data)
             case KeepMark():
                 self._mark = request
                 if request.epoch != self.epoch:
                     self._close_writers()
                     self.epoch, self.position, self.written, self._ends = request.epoch, 0, 0, {}
                 self._write_mark()
-            case KeepData(upto, data):
-                self._keep(upto, data)
             case SetAside(position):
                 self._set_aside(position)
             case StartOver():

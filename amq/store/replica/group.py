@@ -39,7 +39,7 @@ class GroupRecord:
 
     def reach(self, positions: Mapping[str, int]) -> int | None:
         """The last position that is confirmed when members have these; None = the beginning of the term is not."""
-        known = sorted((positions[member] for member in self.members & positions.keys()), reverse=True)
+        known = sorted([positions[member] for member in self.members if member in positions], reverse=True)
         return known[self.copies - 1] if len(known) >= self.copies else None
 
     def regrouped(self, members: Collection[str]) -> GroupRecord:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from amq.store.replica.group import GroupPolicy, GroupRecord
-from amq.store.replica.messages import CompareAndSet, Confirm, Lost, RefusedBallot, Renew, Renewed, Say
+from amq.store.replica.messages import CompareAndSet, Confirm, Lost, RefusedBallot, Renew, Renewed, Say, Stored
 from amq.store.replica.stream import LogStream
 
 
@@ -76,8 +76,10 @@ class Leader:
                 self._lose(f"{member} promised ballot {message.promised} to another member")
             return
         self.stream.handle(member, message)
-        self._confirm()
-        self._propose()
+        if not isinstance(message, Stored) or message.position > self.confirmed:
+            self._confirm()
+        if self.pending is not None:
+            self._propose()
 
     def tick(self) -> None:
         """Repeat what was lost on its way: call it now and then."""
@@ -145,7 +147,7 @@ class Leader:
         if self._lost or not self._policy.allows(self.record):
             return
         reached = [record.reach(self.stream.positions) for record in self._counting()]
-        position = min(-1 if each is None else each for each in reached)
+        position = min([-1 if each is None else each for each in reached])
         if position > self.confirmed:
             self.confirmed = position
             self._out.append(Confirm(position))

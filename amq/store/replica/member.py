@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -48,6 +48,7 @@ from amq.store.segment_log import SegmentFormat, SyncError, Told
 TICK_S = 0.5
 TRIM_TICKS = 20  # between two lists of the segments that count
 INLINE_S_MAX = 0.0005  # of a write, and of a sync: an event loop waits for no slower one
+INLINE_SYNCS = 6  # the quickest of the last ones
 PATIENCE_S = 6.0  # of a candidate, for the answers of the others
 _log = structlog.get_logger("amq.replica")
 
@@ -84,7 +85,8 @@ class ReplicaMember:
         self._ends: dict[int, int] = {}  # of the segments of this mastership, by their numbers
         self._waiting: deque[tuple[int, Told]] = deque()  # appends that are not confirmed: up to where
         self._trim: Trim | None = None
-        self._write_s = self._sync_s = 0.0  # of the copy here, lately
+        self._writes_s: deque[float] = deque(maxlen=INLINE_SYNCS)  # of the copy here
+        self._syncs_s: deque[float] = deque(maxlen=INLINE_SYNCS)
         self._ticks = 0
         self._told = ""
         self._closed = False
@@ -120,7 +122,7 @@ class ReplicaMember:
             if said is not None:
                 answer(said)
             return
-        with self._changed:
+        with self._mutex:
             if self._machine is not None:
                 self._machine.handle(sender, message)
                 if isinstance(message, Renewed):
@@ -254,7 +256,12 @@ class ReplicaMember:
     def append(self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes) -> None:
         """Append as `begin` does, and return when W copies have it."""
         outcome: list[Exception | None] = []
-        self.begin(ballot, name, start, end, head, data, outcome.append, waits=True)
+
+        def told(error: Exception | None) -> None:
+            outcome.append(error)
+            self._changed.notify_all()
+
+        self.begin(ballot, name, start, end, head, data, told, waits=True)
         while not outcome:
             with self._changed:
                 if not outcome:
@@ -273,9 +280,9 @@ class ReplicaMember:
         key = self._segments.key(name)
         assert key is not None
         upto = position_of(key[1], end)
-        with self._changed:
+        with self._mutex:
             self._leading(ballot)
-        if not waits and self._write_s > INLINE_S_MAX:
+        if not (waits or _are_quick(self._writes_s)):
             return False
         if not self._own_turn.acquire(waits):
             return False
@@ -283,11 +290,11 @@ class ReplicaMember:
             if not self.copyist.mutex.acquire(waits):
                 return False
             try:
-                syncs = waits or self._sync_s < INLINE_S_MAX
+                syncs = waits or _are_quick(self._syncs_s)
                 began_s = self._clock.monotonic()
                 self.copyist.write(name, start, end, (data,))
-                self._write_s = _mean(self._write_s, self._clock.monotonic() - began_s)
-                with self._changed:
+                self._writes_s.append(self._clock.monotonic() - began_s)
+                with self._mutex:
                     leader = self._leading(ballot)
                     write = SegmentWrite(name, start - len(head), head + data if head else data)
                     self._ends[key[1]] = end
@@ -301,8 +308,6 @@ class ReplicaMember:
                 self.copyist.mutex.release()
         finally:
             self._own_turn.release()
-        if not waits:
-            self._peers.hear()  # they synced at the same time
         return True
 
     def hear_on(self, loop: EventLoop | None) -> None:
@@ -398,21 +403,22 @@ class ReplicaMember:
         machine = self._machine
         while machine is not None and machine is self._machine and (wanted := machine.take()):
             for each in wanted:
+                if each.__class__ is Say:  # nearly all
+                    member, message = each
+                    if member != self.me:
+                        self._peers.send(member, message)
+                    else:
+                        self._own.append((machine, message))
+                        if wakes:
+                            self._wake.set()
+                    continue
                 match each:
-                    case Say(member, message):
-                        if member != self.me:
-                            self._peers.send(member, message)
-                        else:
-                            self._own.append((machine, message))
-                            if wakes:
-                                self._wake.set()
                     case Supply() | SupplyPiece():
                         self._supplies.append((machine, each))
                         self._wake.set()
                     case Confirm(position):
                         while self._waiting and self._waiting[0][0] <= position:
                             self._waiting.popleft()[1](None)
-                        self._changed.notify_all()
                     case CompareAndSet(_, record):
                         if isinstance(machine, Candidate):
                             self._decided = record  # `link` asks for it
@@ -500,7 +506,7 @@ class ReplicaMember:
     def _carry_out_own(self) -> None:
         """The turn is this thread's."""
         while True:
-            with self._changed:
+            with self._mutex:
                 if not self._own:
                     return
                 machine, message = self._own.popleft()
@@ -510,13 +516,13 @@ class ReplicaMember:
             try:
                 said = self.copyist.handle(message)
                 if isinstance(message, Append):
-                    self._sync_s = _mean(self._sync_s, self._clock.monotonic() - began_s)
+                    self._syncs_s.append(self._clock.monotonic() - began_s)
             except (OSError, AmqError) as error:
                 with self._changed:
                     if machine is self._machine:
                         self._end(f"its own copy failed: {error}")
                 raise
-            with self._changed:
+            with self._mutex:
                 if said is not None and machine is self._machine:
                     machine.handle(self.me, said)
                     self._perform(wakes=False)
@@ -601,9 +607,9 @@ class ReplicaMember:
             _log.warning(event, reason=reason)
 
 
-def _mean(before_s: float, took_s: float) -> float:
-    """The mean of what a call takes lately: one that is slow does not decide."""
-    return before_s + (min(took_s, 2 * INLINE_S_MAX) - before_s) / 8
+def _are_quick(took_s: Collection[float]) -> bool:
+    """Whether the disk is: a busy processor makes only some of the calls slow."""
+    return min(took_s, default=0.0) < INLINE_S_MAX
 
 
 def _sealed(known: KnownRecord) -> Mapping[str, int]:

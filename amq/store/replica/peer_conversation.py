@@ -18,6 +18,7 @@ from amq.store.replica.peer_socket import PeerSocket
 from amq.store.replica.wire import PeerWireError, WireReader
 
 READS_MAX: Final = 16  # in one go, of an event loop that has other things to do
+_AT_ONCE: Final = int(MSG_DONTWAIT)
 
 
 class ConnectionEndError(Exception):
@@ -92,7 +93,7 @@ class Loan:
         try:
             if not self.over.is_set():
                 for _ in range(READS_MAX):
-                    if not self._conversation.read(MSG_DONTWAIT):
+                    if not self._conversation.read(_AT_ONCE):
                         return False
             return not self.over.is_set()
         except BlockingIOError:

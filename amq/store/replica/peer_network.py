@@ -188,7 +188,7 @@ class PeerNetwork:
         """Send a message to the copy of `member`. Never waits; False = it was dropped."""
         dialler = self._diallers.get(member)
         sock = dialler.sock if dialler is not None else None
-        return sock is not None and self._say(sock, message)
+        return sock is not None and sock.send(self._framer.framed(message, not sock.is_encrypted))
 
     def hear_on(self, loop: EventLoop | None) -> None:
         """See `OtherCopies.hear_on`. The threads of connections notice when the next answer or beat comes."""
@@ -327,12 +327,9 @@ class PeerNetwork:
 
     def _conversation(self, sock: PeerSocket, member: str, kinds: dict[int, Any]) -> Conversation:
         def answer(message: Any) -> None:
-            self._say(sock, message)
+            sock.send(self._framer.framed(message, not sock.is_encrypted))
 
         return Conversation(sock, kinds, lambda message: self.receive(member, message, answer))
-
-    def _say(self, sock: PeerSocket, message: Any) -> bool:
-        return sock.is_open and sock.send(self._framer.framed(message, not sock.is_encrypted))
 
     def _run(self, name: str, target: Callable[..., None], *args: Any) -> None:
         """Start a thread for which `close` waits."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import SystemRandom
-from typing import Any
 
 from amq.core.errors import ConfigError
 from amq.doors.threads import Threads
@@ -26,9 +25,7 @@ class OpenPeers:
         self._network = network
         self._roster = roster
         self.address = network.address
-
-    def send(self, member: str, message: Any) -> None:
-        self._network.send(member, message)
+        self.send = network.send
 
     def members(self) -> frozenset[str]:
         return self._network.members()

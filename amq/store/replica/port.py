@@ -18,7 +18,7 @@ Receive = Callable[[str, Any, Callable[[Any], None]], None]
 class OtherCopies(Protocol):
     """The other members of a group, by the ids of their copies. Any thread may call."""
 
-    def send(self, member: str, message: Any) -> None:
+    def send(self, member: str, message: Any) -> object:
         """Send `message` to the copy of `member`. Never waits: where that member cannot be reached, or is too slow,
         the message is lost."""
         ...

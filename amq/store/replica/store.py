@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import get_ident
+from typing import Any
 
 import structlog
 
@@ -42,7 +43,7 @@ class ReplicaPart:
         """See `Store.hear_on`."""
         self._loop, self._loop_thread = loop, get_ident()
         if self.member is not None:
-            self.member.hear_on(loop)
+            self.member.hear_on(None if loop is None else _TellingLoop(loop, self))
 
     def post(self, told: Told, error: Exception | None) -> None:
         """Call `told` in the event loop, soon. Where that has ended nobody waits."""
@@ -58,20 +59,19 @@ class ReplicaPart:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(told, error)
 
-    @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Call at the end what this thread posts meanwhile, if it is that of the event loop."""
+    def telling(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call at the end what `call` posts in this thread, if it is that of the event loop."""
         if get_ident() != self._loop_thread:
-            yield
-            return
+            return call(*args)
         early: list[tuple[Told, Exception | None]] = []
         self._early = early
         try:
-            yield
+            result = call(*args)
         finally:
             self._early = None
         for told, error in early:
             told(error)
+        return result
 
     def taken(self) -> ReplicaMember:
         """Raises StoreError where this process only looks."""
@@ -90,6 +90,18 @@ class ReplicaPart:
         finally:
             self.member = None
             member.close()
+
+
+class _TellingLoop:
+    """`loop`, in which what a copy answers takes effect at once, and not in its next turn."""
+
+    def __init__(self, loop: EventLoop, part: ReplicaPart) -> None:
+        self.call_soon, self.call_soon_threadsafe = loop.call_soon, loop.call_soon_threadsafe
+        self.remove_reader = loop.remove_reader
+        self._loop, self._part = loop, part
+
+    def add_reader(self, fd: int, callback: Callable[..., Any], /, *args: Any) -> Any:
+        return self._loop.add_reader(fd, self._part.telling, callback, *args)
 
 
 class ReplicaElection(CoordinatedElection):
@@ -184,10 +196,12 @@ class ReplicaWriter:
     ) -> bool:
         """See `amq.store.segment_log.PatientWriter`."""
         tell = partial(self._part.post, told)
-        with self._part.telling():
-            begun = self._member.begin(self._ballot, self._name, start, end, self._head, _joined(pieces), tell, waits)
-            if begun:
-                self._head = b""
+        return bool(self._part.telling(self._begin, start, end, _joined(pieces), tell, waits))
+
+    def _begin(self, start: int, end: int, data: bytes, told: Told, waits: bool) -> bool:
+        begun = self._member.begin(self._ballot, self._name, start, end, self._head, data, told, waits)
+        if begun:
+            self._head = b""
         return begun
 
     def finish(self, end: int) -> None:

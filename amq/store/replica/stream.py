@@ -106,9 +106,10 @@ class LogStream:
     def append(self, upto: int, size: int, data: Any) -> None:
         """The log grows by `data` of `size` bytes."""
         after, self.end = self.end, upto
+        message = Append(self.ballot, self.record.term, after, upto, data)
         for member, peer in self._peers.items():
             if peer.sent == after and (member == self.me or peer.bytes + size <= IN_FLIGHT_BYTES_MAX):
-                self._send(member, peer, after, upto, size, data)
+                self._send(member, peer, size, message)
 
     def handle(self, member: str, message: Any) -> None:
         """`member` says Stored or Lacking."""
@@ -138,7 +139,7 @@ class LogStream:
             if peer.acked is None:
                 self._out.append(Say(member, Append(self.ballot, term, after, upto, data)))
         elif peer.sent == after and upto > after:
-            self._send(member, peer, after, upto, size, data)
+            self._send(member, peer, size, Append(self.ballot, term, after, upto, data))
             self._supply(member, peer)
 
     def supplied_piece(self, member: str, number: int, last: bool, data: Any) -> None:
@@ -199,8 +200,8 @@ class LogStream:
         else:
             self._ask(member)
 
-    def _send(self, member: str, peer: _Peer, after: int, upto: int, size: int, data: Any) -> None:
-        peer.sent = upto
-        peer.flying.append((upto, size))
+    def _send(self, member: str, peer: _Peer, size: int, message: Append) -> None:
+        peer.sent = message.upto
+        peer.flying.append((message.upto, size))
         peer.bytes += size
-        self._out.append(Say(member, Append(self.ballot, self.record.term, after, upto, data)))
+        self._out.append(Say(member, message))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -42,6 +43,7 @@ ID: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{ID_BYTES_MAX}}}")
 NAME_BYTES_MAX: Final = 255  # of a segment
 WRITES_MAX: Final = 200  # of one Piece
 NAMES_MAX: Final = 1 << 16  # of one Trim
+NAMES_KNOWN: Final = 16  # the last ones, which are not checked anew
 NUMBER_MAX: Final = (1 << 63) - 1  # of ballots, terms and positions
 CHUNK_BYTES: Final = 64 << 10  # are read at once where no data is awaited
 KNOWN_BYTES_MAX: Final = 1 << 20  # larger messages are not kept to be sent again
@@ -198,7 +200,7 @@ class _Trimming:
         names, at = [], 0
         while at < len(data):
             end = at + 1 + data[at]
-            names.append(_name(data[at + 1 : end], data[at]))
+            names.append(_name(bytes(data[at + 1 : end]), data[at]))
             at = end
         if len(names) > NAMES_MAX:
             raise _wrong("a Trim has too many names")
@@ -241,7 +243,7 @@ class Framer:
     def framed(self, message: Any, checked: bool = True) -> FramedMessage:
         """`checked` = with a checksum of the data."""
         known, was_checked, framed = self._known
-        if framed is not None and was_checked is checked and type(known) is type(message) and _is_same(known, message):
+        if known is message and was_checked is checked and framed is not None:
             return framed
         form = _BY_TYPE[type(message)]
         head, data = form.pack(message)
@@ -253,10 +255,6 @@ class Framer:
         if form.has_data:
             self._known = (message, checked, framed) if framed.size <= KNOWN_BYTES_MAX else (None, False, None)
         return framed
-
-
-def _is_same(known: Any, message: Any) -> bool:
-    return known[-1] is message[-1] and known[:-1] == message[:-1]
 
 
 class WireReader:
@@ -371,7 +369,7 @@ def _unpack_writes(head: memoryview, at: int, data: memoryview, count: int) -> t
             raise _wrong("a write is too short")
         start, size, name_bytes = _WRITE.unpack_from(head, at)
         at += _WRITE.size
-        name = _name(head[at : at + name_bytes], name_bytes)
+        name = _name(bytes(head[at : at + name_bytes]), name_bytes)
         at += name_bytes
         if len(data) - done < size:
             raise _wrong("a write has more bytes than there are")
@@ -382,7 +380,8 @@ def _unpack_writes(head: memoryview, at: int, data: memoryview, count: int) -> t
     return writes, at
 
 
-def _name(data: memoryview, size: int) -> str:
+@lru_cache(NAMES_KNOWN)
+def _name(data: bytes, size: int) -> str:
     try:
         name = str(data, "utf-8")
     except UnicodeDecodeError:
