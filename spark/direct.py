@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -28,7 +29,7 @@ from amq.journal.segment import list_segments, read_header
 from amq.store.open import open_directory
 from amq.store.segment_log import Reader, SegmentLog
 from pyspark_amq.heads import MESSAGE_HEAD
-from pyspark_amq.leases import Direct
+from pyspark_amq.leases import STORES, Direct
 from pyspark_amq.records import heads_of
 
 CHUNK_ROWS, CHUNK_BYTES = 16_384, 16 << 20  # read together
@@ -81,6 +82,28 @@ class StoreFiles:
             segment.close()
         self._files.clear()
 
+    @classmethod
+    def of(cls, directory: str, uuid: str) -> StoreFiles:
+        """Those of the store with that id in `directory`, which is of a store or of a cluster of stores. Raises
+        StoreDiffersError."""
+        try:
+            names = sorted(os.listdir(os.path.join(directory, STORES)))
+        except OSError:
+            return cls(directory)
+        for name in names:
+            found = cls(os.path.join(directory, STORES, name))
+            if found.uuid() == uuid:
+                return found
+        raise cls(directory)._differs()
+
+    def uuid(self) -> str:
+        """The id of the store by its newest segment, "" = that cannot be read."""
+        for name in list_segments(self._log)[-1:]:
+            with suppress(UnreadableError):
+                found: str = self._header(*segment_key(name))[1].store_uuid.hex()
+                return found
+        return ""
+
     def check(self, direct: Direct) -> None:
         """Is this the store of which the broker speaks? Raises UnreadableError where that cannot be seen,
         StoreDiffersError where it is another."""
@@ -127,13 +150,8 @@ class StoreFiles:
 
     def _check_any(self, uuid: str) -> None:
         """The newest segment is not there: is this another store?"""
-        for name in list_segments(self._log)[-1:]:
-            try:
-                header = self._header(*segment_key(name))[1]
-            except UnreadableError:
-                return
-            if header.store_uuid.hex() != uuid:
-                raise self._differs()
+        if self.uuid() not in ("", uuid):
+            raise self._differs()
 
     def _differs(self) -> StoreDiffersError:
         return StoreDiffersError(

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from amq.client import Connection, FailoverTimeoutError
 from amq.client.uri import redirected
 from pyspark_amq.connections import connected
+from pyspark_amq.leases import STORES
 from pyspark_amq.options import BrokerOptions, SinkOptions, SourceOptions
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ PATIENCE_S = 120.0  # for the master of a store, where nothing can go on without
 PAUSE_S = 0.2
 NAMES_TOGETHER = 50  # destinations of one question
 ANY = "/queue/>"  # the name to ask for all stores
-STORES = "stores"  # directory of a cluster
 _NOTHING = threading.Event()  # never set: nothing wakes what pauses
 _Options = TypeVar("_Options", bound=BrokerOptions)
 

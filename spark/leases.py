@@ -22,6 +22,8 @@ log = logging.getLogger("pyspark_amq.source")
 UNKNOWN_LEASE, UNKNOWN_SUBSCRIPTION = "UNKNOWN_LEASE", "UNKNOWN_SUBSCRIPTION"
 SUBSCRIPTION_DIFFERS = "SUBSCRIPTION_DIFFERS"
 MOVED = "MOVED"  # the destination lives in another store of the cluster
+STORES = "stores"  # directory of a cluster
+HOME_CODES = (MOVED, "MOVING")  # or it is on its way there
 
 
 class CursorTakenError(AmqError):

@@ -2,6 +2,8 @@
 
 An offset tells how far the query has read each destination: `{"v": 1, "store": …, "at": {destination: number of its
 last lease}, "leases": {destination: [[number, messages], …]}}`. `leases` holds the leases of the batch that ends there.
+With `cluster`, the id of a cluster, a gateway of that was asked, and the numbers of a later offset may be of another
+store, where the destinations have moved.
 So Spark can plan a batch again without the broker, and gets the same batch. Invariant: the partitions of `cut` hold
 each message of the slices once, in their order.
 """
@@ -36,16 +38,19 @@ class Slice:
 
 @dataclass(frozen=True)
 class Offset:
-    """`at` = number of the last lease of each destination, 0 = none; `store` "" = not known yet."""
+    """`at` = number of the last lease of each destination, 0 = none; `store` "" = not known yet; `cluster` "" = no
+    gateway was asked."""
 
     store: str
     at: Mapping[str, int]
     leases: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    cluster: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The form in which Spark stores it."""
         leases = {name: [list(each) for each in found] for name, found in self.leases.items()}
-        return {"v": VERSION, "store": self.store, "at": dict(self.at), "leases": leases}
+        cluster = {"cluster": self.cluster} if self.cluster else {}
+        return {"v": VERSION, "store": self.store, "at": dict(self.at), "leases": leases, **cluster}
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Offset:
@@ -59,18 +64,23 @@ class Offset:
         try:
             at = {str(name): int(number) for name, number in found["at"].items()}
             leases = {name: [(int(n), int(count)) for n, count in each] for name, each in found["leases"].items()}
-            return cls(str(found["store"]), at, leases)
+            return cls(str(found["store"]), at, leases, str(found.get("cluster", "")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(f"this is not an offset of format amq: {json.dumps(found)[:200]}") from error
 
     def slices(self, start: Offset) -> list[Slice]:
         """The messages after `start` up to this offset."""
+        at = start.at_in(self.store)
         return [
             Slice(name, number, 0, count)
             for name, leases in self.leases.items()
             for number, count in leases
-            if number > start.at.get(name, 0)
+            if number > at.get(name, 0)
         ]
+
+    def at_in(self, store: str) -> Mapping[str, int]:
+        """The numbers of the last leases, in the words of that store: none where this offset is of another one."""
+        return self.at if self.store in ("", store) else dict.fromkeys(self.at, 0)
 
 
 def of_stores(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -97,8 +107,10 @@ def begin(destinations: Sequence[str], given: Mapping[str, Any], patterns: bool 
     offset = Offset.of(given) if "v" in given else None
     found = offset.at if offset is not None else given
     at = numbers([*destinations, *found] if patterns else destinations, found, "startingOffsets")
-    store = offset.store if offset is not None else ""
-    return Offset(store, {name: at.get(name, 0) for name in (*destinations, *(found if patterns else ()))})
+    store, cluster = (offset.store, offset.cluster) if offset is not None else ("", "")
+    return Offset(
+        store, {name: at.get(name, 0) for name in (*destinations, *(found if patterns else ()))}, cluster=cluster
+    )
 
 
 def numbers(destinations: Sequence[str], given: Mapping[str, Any], option: str) -> Mapping[str, int]:

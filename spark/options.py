@@ -398,8 +398,8 @@ class SourceOptions(BrokerOptions):
     ack: str = _option(
         _one_of("onCommit", "none"),
         "onCommit",
-        "`onCommit`: acknowledge the messages of a micro-batch when the next one begins; `none`: they stay leased, "
-        "and another program settles them",
+        "`onCommit`: acknowledge the messages of a micro-batch when Spark asks for the next one; `none`: they stay "
+        "leased, and another program settles them",
         "none",
     )
     fail_on_data_loss: bool = _option(_truth, "true", "fail if messages that a query has not read are gone", "true")

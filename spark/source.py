@@ -2,8 +2,13 @@
 
 A stream reads leases (docs/messaging.md). The driver asks the broker to set messages apart, and an offset names these
 leases. Tasks read them as often as Spark wants, always with the same result. The driver acknowledges the messages of a
-batch when Spark reports the batch as done. Invariant: a message is in the leases of exactly one batch. A lease whose
-reply was lost belongs to the next batch. So no message is left out or read twice.
+batch when Spark reports the batch as done; or when Spark asks for the next one and nothing waits, for Spark asks when
+it has noted that the batch is done. So an idle query holds no lease, and what it reads may move to another store.
+Invariant: a message is in the leases of exactly one batch. A lease whose reply was lost belongs to the next batch. So
+no message is left out or read twice.
+
+With `redirect` = false a gateway asks the store in which the destinations live. When they have moved, with all that
+they held, the stream goes on there: all leases before that had ended, so the numbers of the new store begin behind 0.
 """
 
 from __future__ import annotations
@@ -21,17 +26,18 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from amq.client import Connection, Lease, LeaseRequest
 from amq.client.leases import MESSAGES_MAX
-from amq.core.errors import CommandError
+from amq.core.errors import AmqError, CommandError
 from pyspark_amq import messages, offsets
 from pyspark_amq.connections import TIMEOUT_S, begun
 from pyspark_amq.leases import (
-    MOVED,
+    HOME_CODES,
     SUBSCRIPTION_DIFFERS,
     UNKNOWN_LEASE,
     UNKNOWN_SUBSCRIPTION,
     Direct,
     LeaseSlices,
     check_taken,
+    log,
     lose,
 )
 from pyspark_amq.names import given, is_pattern, is_topic
@@ -42,6 +48,8 @@ from pyspark_amq.workers import spare_modules
 TOGETHER = 8  # leases that are asked for at once
 LEASE_BYTES_MAX = 64 << 20  # that a broker puts into one
 BATCH_MESSAGES_MAX = 1_000_000  # in a micro-batch without maxOffsetsPerTrigger
+TRIES = 3  # of a question to a gateway, while destinations move
+ON_COMMIT = "onCommit"  # a value of the option ack
 PARTITIONS, PARTITION_MESSAGES_MIN = 4, 1000  # limits without minPartitions
 
 
@@ -88,6 +96,10 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reads = (0, 0)  # messages that tasks read from the store, and not from there although they do so
         self._held = 0  # messages in leases that are not acknowledged
         self._batch_s = -math.inf  # monotonic; when the last batch began
+        self._settled: dict[str, int] = {}  # number of the newest lease of each destination that `next` has settled
+        self._cluster: str | None = None  # that of the gateway, "" = it asks none; None = not known yet
+        self._homes: dict[str, str] = {}  # by destination: the store in which the gateway has found it
+        self._elsewhere: list[str] = []  # destinations that another store has than the one that is read
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connection": None}
@@ -107,14 +119,29 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def next(self, start: dict[str, Any], room: int) -> dict[str, Any]:
         """The same for at most `room` messages. Raises AmqError."""
-        now_s = time.monotonic()
-        if now_s < self._idle_until:
+        if time.monotonic() < self._idle_until:
             return start
-        before = Offset.of(start)
-        names = sorted(self._names(), key=lambda name: before.at.get(name, 0))  # the longest wait comes first
+        for left in reversed(range(TRIES)):
+            before, names = self._at_home(Offset.of(start))
+            try:
+                after = self._after(before, names, room)
+            except AmqError as error:
+                if self._cluster and error.code in HOME_CODES:  # it has been on its way for a long time
+                    after = None
+                elif left and self._has_moved():
+                    continue
+                else:
+                    raise
+            return start if after is None else after.to_json()
+        raise AssertionError("the last try returns or raises")
+
+    def _after(self, before: Offset, names: Sequence[str], room: int) -> Offset | None:
+        """The offset after the next batch behind `before`; None = there is none."""
+        now_s = time.monotonic()
+        names = sorted(names, key=lambda name: before.at.get(name, 0))  # the longest wait comes first
         if not names or self._waits_for_more(names, before, now_s):
             self._idle_until = now_s + self._options.poll_interval_s
-            return start
+            return None
         bytes_max = self._options.max_bytes_per_trigger
         at, found = dict(before.at), {}
         for place, name in enumerate(names):
@@ -126,11 +153,76 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 room = max(0, room - sum(count for _, count, _ in leases))
                 bytes_max = bytes_max and max(0, bytes_max - sum(size for _, _, size in leases))
         if not found:
+            self._settle_read(names, before)
             self._idle_until = now_s + self._options.poll_interval_s
-            return start
+            return None
         self._batch_s = now_s
         self._held = sum(count for leases in found.values() for _, count in leases)
-        return Offset(self._store, at, found).to_json()
+        return Offset(self._store, at, found, self._cluster or "")
+
+    def _settle_read(self, names: Sequence[str], before: Offset) -> None:
+        """Acknowledge what Spark is done with: the batches up to `before`, of which it asks for the next one."""
+        if self._options.ack != ON_COMMIT:
+            return
+        for name in names:
+            number = before.at.get(name, 0)
+            if number and self._settled.get(name) != number:
+                self._settle(name, number)
+                self._settled[name] = number
+        self._held = 0
+
+    def _settle(self, name: str, number: int) -> None:
+        try:
+            self._driver().settle(name, self._cursor, number, epoch=self._epoch(name))
+        except CommandError as error:
+            check_taken(name, self._cursor, error)
+            if error.code not in HOME_CODES:  # where it is now, no lease came with it
+                raise
+
+    def _at_home(self, before: Offset) -> tuple[Offset, list[str]]:
+        """`before` in the words of the store in which the destinations live now, and those that are read there. Raises
+        AmqError."""
+        names = self._names()
+        if self._cluster is None:
+            found = None if self._options.redirect else self._driver().where(*self._destinations[:1])
+            self._cluster = "" if found is None else found.cluster
+        if not self._cluster or self._patterns:
+            return before, names
+        if not self._homes or self._elsewhere:
+            self._has_moved()
+        stores = {*self._homes.values()}
+        is_foreign = before.store not in stores
+        if is_foreign and len(stores) > 1:
+            told = ", ".join(f"{name} in {store}" for name, store in self._homes.items())
+            raise OffsetError(f"with redirect = false a query reads from one store, and its destinations are {told}")
+        if is_foreign and (not before.store or before.cluster != self._cluster or not stores):
+            return before, names
+        if is_foreign:
+            log.warning("what the query reads has moved from store %s to %s", before.store, *stores)
+            before = Offset(stores.pop(), dict.fromkeys(before.at, 0), cluster=self._cluster)
+        elsewhere = [name for name in names if self._homes.get(name, before.store) != before.store]
+        if elsewhere and elsewhere != self._elsewhere:
+            log.warning("%s live in another store than %s, and wait until all do", ", ".join(elsewhere), before.store)
+        self._elsewhere = elsewhere
+        return before, [name for name in names if name not in elsewhere]
+
+    def _has_moved(self) -> bool:
+        """Does a destination live in another store than before? Its cursor, and numbers of its leases, are not known
+        there. Raises AmqError."""
+        moved = False
+        for name in self._destinations if self._cluster else ():
+            try:
+                store = self._driver().lease(name, self._cursor, messages=0).store
+            except CommandError as error:
+                if error.code not in (UNKNOWN_SUBSCRIPTION, SUBSCRIPTION_DIFFERS, *HOME_CODES):
+                    raise
+                continue
+            if self._homes.get(name, store) != store:
+                moved = True
+                for known in (self._epochs, self._known, self._settled):
+                    known.pop(name, None)
+            self._homes[name] = store
+        return moved
 
     def _names(self) -> list[str]:
         """The destinations, with the queues that are there now in place of patterns. Raises AmqError."""
@@ -165,6 +257,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if lease.number:
                 return None  # it has been waiting long enough
             waiting += lease.waiting
+        self._settle_read(names, before)
         return waiting
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -229,17 +322,25 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge all messages up to `end`: Spark is done with them. Raises AmqError."""
-        if self._options.ack != "onCommit":
+        if self._options.ack != ON_COMMIT:
             return
-        for name, number in Offset.of(end).at.items():
+        offset = Offset.of(end)
+        if offset.cluster:
+            if not self._store:
+                self.identify()
+            if offset.store != self._store:
+                return  # the destinations have moved: no lease was left behind
+        for name, number in offset.at.items():
+            if not number:
+                continue
+            is_read = name in self._destinations or bool(self._patterns)
             try:
-                if number:
-                    is_read = name in self._destinations or bool(self._patterns)
-                    epoch = self._epoch(name) if is_read else 0
-                    self._driver().settle(name, self._cursor, number, epoch=epoch)
+                if is_read:
+                    self._settle(name, number)
+                else:
+                    self._driver().settle(name, self._cursor, number)
             except CommandError as error:  # the checkpoint may have a destination that the query no longer reads
-                check_taken(name, self._cursor, error)
-                gone = (UNKNOWN_SUBSCRIPTION, SUBSCRIPTION_DIFFERS, MOVED)
+                gone = (UNKNOWN_SUBSCRIPTION, SUBSCRIPTION_DIFFERS, *HOME_CODES)
                 if error.code not in gone or name in self._destinations:
                     raise
 

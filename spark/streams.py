@@ -34,7 +34,7 @@ from amq.client import (
 from amq.core.errors import AmqError
 from pyspark_amq import offsets
 from pyspark_amq.homes import PATIENCE_S, StorePart, Stores, StoreSilentError, at, shares
-from pyspark_amq.leases import MOVED
+from pyspark_amq.leases import HOME_CODES
 from pyspark_amq.names import given, is_topic
 from pyspark_amq.offsets import OffsetError
 from pyspark_amq.options import SourceOptions
@@ -154,7 +154,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _left_out(self, name: str, error: AmqError) -> None:
         """Raises `error` where waiting is no cure."""
-        if error.code == MOVED:
+        if error.code in HOME_CODES:
             self._stores.forget()
         elif self._is_bounded or not isinstance(error, _SILENT):
             raise error
@@ -308,6 +308,10 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in self._stores.all:
             if self._stores.url(name) and (names := self._stores.names_in(name)):
                 self._stream(name).reader.look_at(names, self._stores.url(name))
+        for name, stream in self._streams.items():
+            if not self._stores.names_in(name):  # all of it has moved
+                stream.reader.look_at((), self._stores.url(name))
+                stream.missing = ""
         return True
 
     def _stream(self, name: str) -> StoreStream:

@@ -55,7 +55,7 @@ class Part:
         if self._options.store is None or not partition.places:
             yield from records.batches(self._of_broker(connection, partition.slices, partition.indirect), self._wanted)
             return
-        with StoreFiles(self._options.store) as files:
+        with StoreFiles.of(self._options.store, next(iter(partition.places.values())).uuid) as files:
             for each in partition.slices:
                 known = partition.places.get((each.destination, each.lease))
                 if known is None:

@@ -20,6 +20,7 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 import amq
 from amq.cluster.directory import Cluster
 from amq.core.destination import QUEUE_SCHEME
+from tests.cli.amq_process import amq as command
 from tests.cluster.nodes import Nodes, each_as_it_should_be, served_by
 from tests.patience import DEADLINE_S
 
@@ -133,3 +134,42 @@ def test_a_query_over_all_homes_survives_a_node(spark: Any, nodes: Nodes, tmp_pa
                 assert browser.finished
     assert found == Counter(range(STORES * EACH))
     assert nodes.nodes["b"].stop() == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("redirect", ["true", "false"])
+def test_a_query_goes_on_while_its_queue_moves(spark: Any, nodes: Nodes, tmp_path: Path, redirect: str) -> None:
+    """Nobody does anything but move the queue: the query is not started again."""
+    name = f"moved-{redirect}"
+    rows = spark.readStream.format("amq").options(
+        url=url_of(nodes), destination=f"/queue/{name}", subscription="etl", redirect=redirect, store=nodes.cluster
+    )
+    checkpoint, output = str(tmp_path / "checkpoint"), str(tmp_path / "rows")
+    writer = rows.load().selectExpr("CAST(value AS STRING) AS value").writeStream.format("parquet")
+    query = writer.options(path=output, checkpointLocation=checkpoint).start()
+
+    def found() -> list[int]:
+        return sorted(int(row.value) for row in spark.read.schema("value STRING").parquet(output).collect())
+
+    def moved(store: str) -> bool:
+        assert query.exception() is None, query.exception()
+        table = Cluster(nodes.cluster).table().placement
+        return table.step is None and table.home_of(f"{QUEUE_SCHEME}{name}") == store
+
+    try:
+        sent = 0
+        with amq.connect(url_of(nodes)) as connection, connection.session() as session:
+            producer = session.producer(f"/queue/{name}")
+            for store in ("s1", "s2", "s3"):
+                command("cluster", "move", "--cluster", nodes.cluster, name, store, "--wait", "0")
+                while not moved(store):
+                    producer.send(str(sent))
+                    sent += 1
+            for _ in range(100):
+                producer.send(str(sent))
+                sent += 1
+        until(lambda: query.exception() is not None or len(found()) >= sent)
+        assert query.exception() is None
+        assert found() == [*range(sent)]
+    finally:
+        query.stop()

@@ -26,6 +26,7 @@ from pyspark_amq import batch as batch_module
 from pyspark_amq import connections, homes, offsets, sink, staging, streams
 from pyspark_amq.frames import FrameColumns
 from pyspark_amq.homes import StorePart
+from pyspark_amq.leases import DataLossError
 from pyspark_amq.offsets import OffsetError
 from pyspark_amq.options import OptionError, SinkOptions, SourceOptions, read
 from pyspark_amq.source import AmqStreamReader
@@ -122,7 +123,6 @@ def test_a_batch_has_messages_of_all_stores_and_each_once(gateway: Gateway, quer
     expected = [*range(80), *range(100, 120)]
     assert rows(reader, start, end) == expected
     assert {part.store for part in reader.partitions(start, end)} == {"s1", "s2"}
-    assert batch(reader, end) == end, "nothing waits"
     told = reader.reportLatestOffset()
     assert told is not None
     assert told["leased"] == 100
@@ -135,6 +135,40 @@ def test_a_batch_has_messages_of_all_stores_and_each_once(gateway: Gateway, quer
     following = batch(again, end)
     assert offsets.by_store(following)["s1"] == offsets.by_store(end)["s1"]
     assert rows(again, end, following) == [200, 201, 202]
+
+
+def test_an_idle_query_holds_no_lease(gateway: Gateway, query: Any) -> None:
+    one, two = gateway.stores.values()
+    send(one, range(50))
+    send(two, range(50, 80))
+    reader = query()
+    start = reader.initialOffset()
+    end = batch(reader, start)
+    assert len(rows(reader, start, end)) == 80
+    idle = query()
+    assert batch(idle, end) == end, "Spark asks when the batch is done, and nothing waits"
+    assert (idle.reportLatestOffset() or {})["leased"] == 0
+    for broker in (one, two):
+        with amq.connect(f"stomp://127.0.0.1:{broker.port}") as connection:
+            assert connection.lease(QUEUE, "c", messages=0).number == 0
+    send(one, range(80, 90))
+    idle.commit(end)
+    following = batch(idle, end)
+    assert rows(idle, end, following) == [*range(80, 90)]
+    older = query()
+    with pytest.raises(DataLossError, match="is over"):
+        rows(older, start, end)
+    assert rows(query(), end, following) == [*range(80, 90)], "the restart reads the same"
+
+
+def test_ack_none_settles_nothing(gateway: Gateway, query: Any) -> None:
+    one = gateway.stores["s1"]
+    send(one, range(5), ONLY_FIRST)
+    reader = query(ONLY_FIRST, ack="none")
+    end = batch(reader, reader.initialOffset())
+    assert batch(reader, end) == end
+    with amq.connect(f"stomp://127.0.0.1:{one.port}") as connection:
+        assert connection.lease(ONLY_FIRST, "c", messages=0).messages == 5
 
 
 def test_the_sizes_of_batches_hold_for_all_stores_together(gateway: Gateway, query: Any) -> None:
