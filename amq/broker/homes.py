@@ -187,6 +187,11 @@ class Homes:
         return CommandError(f"{wire_name(name)[:200]} {why} (table {number}; this is store {self._store})", code=code)
 
     @property
+    def number(self) -> int:
+        """That of the table that is recorded, 0 = none is."""
+        return self._placements[0].number if self._placements else 0
+
+    @property
     def is_another_leaving(self) -> bool:
         """Does another store leave the cluster now?"""
         return any(placement.leaving not in ("", self._store) for placement in self._placements)
@@ -212,9 +217,16 @@ class Homes:
                 raise NewerFormatError(f"table {record.number} of the store: {error}: upgrade this broker") from error
             self._store = record.store
             self._take()
+            self._forget_figures(self._placements[0])
             self._tell(looks=self._placements[0].before is not None)  # a takeover has no time for all queues
         if offered is not None:
             self.offer(offered)
+
+    def _forget_figures(self, placement: Placement) -> None:
+        """The next home of what has left counts it."""
+        for name, queue in self._state.queues.items():
+            if queue.acknowledged and not queue.stored and placement.leaves(self._store, home_name(name)):
+                queue.enqueued, queue.acknowledged, queue.brought = 0, 0, (0, 0)
 
     def offer(self, offered: Mapping[str, Any]) -> None:
         """The cluster has this table now. An older one than the store has recorded changes nothing."""

@@ -133,9 +133,10 @@ def test_a_stream_through_failures(spark: Any, brokers: Brokers, tmp_path: Path)
     query = stream.run()
     assert sorted(stream.read() + consumed) == list(range(6010))
     with amq.connect(where) as connection:
-        assert [dict(each.acks) for each in connection.recover()] == [{QUEUE: 10}], "what was done is acknowledged"
-    told = {"subscription": "c", "waiting": {QUEUE: 0}, "waitingBytes": {QUEUE: 0}, "leased": 10}
-    assert json.loads(query.lastProgress["sources"][0]["latestOffset"] or "") == told
+        assert connection.recover() == [], "what was done is acknowledged"
+    told = json.loads(query.lastProgress["sources"][0]["latestOffset"] or "")
+    assert told.pop("leased") in (10, 0), "of the last batch, or of the question behind it"
+    assert told == {"subscription": "c", "waiting": {QUEUE: 0}, "waitingBytes": {QUEUE: 0}}
 
 
 def test_a_driver_that_is_killed(spark: Any, brokers: Brokers, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Set as AbstractSet
 from amq.journal.live import Segment
 from amq.journal.records import Parcel
 
+MOVES = "moves"  # the channel of what moves to other stores
+
 
 class Parcels(dict[str, tuple[Parcel, Segment]]):
     """Channel → its last parcel, and the segment in which that stands."""

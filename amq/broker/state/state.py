@@ -27,7 +27,7 @@ from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, Queue
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.changes import Change, Ended
 from amq.broker.state.obeyed import Obeyed
-from amq.broker.state.parcels import Parcels
+from amq.broker.state.parcels import MOVES, Parcels
 from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import IdWindows
@@ -432,7 +432,19 @@ class State(ServingFold[Segment]):
             self._note_change(placed)
 
     def ship(self, parcel: Parcel, segment: Segment) -> None:
+        before = self.parcels.last(parcel.channel) if parcel.channel == MOVES else None
         self.parcels.put(parcel, segment)
+        if before is not None and before.store and not parcel.store and parcel.number > before.number:
+            self._uncount(before)
+
+    def _uncount(self, parcel: Parcel) -> None:
+        """A parcel of a move is over. If its messages have left, they count as if they had never been here: their next
+        home counts them."""
+        for name, seqs in parcel.queues.items():
+            queue = self.queues.get(name)
+            if queue is not None and seqs and not queue.stands_in(seqs[0]):
+                came, left = queue.brought
+                queue.brought = came - len(seqs), left - len(seqs)
 
     def trim(self, mark: Trimmed) -> None:
         self.trimmed = mark

@@ -22,6 +22,7 @@ import structlog
 from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME
 from amq.broker.queues.queue import Queue
+from amq.broker.state.parcels import MOVES
 from amq.broker.state.state import State
 from amq.broker.topics.durables import Durables
 from amq.broker.transfer.channel import Channel, Seqs
@@ -40,6 +41,7 @@ IDS_MAX: Final = 5000  # in a parcel
 RATE_S: Final = 2.0  # over which the rate for operators is measured
 EMPTY_MAX: Final = 1000  # queues that hold nothing, in a parcel
 CONSUMERS_S: Final = 10.0  # groups wait for their consumers
+TOLD_MAX: Final = 10_000  # queues whose figures came lately
 KNOWN_BYTES: Final = 40  # in a parcel, of a consumer
 BUCKET_BYTES: Final = 7  # of a bucket of its groups
 IDS, COUNTS, STAYS, NAME = "ids", "counts", "stays", "name"  # in the extra of a parcel, beside SUBSCRIPTION
@@ -55,7 +57,7 @@ class Mover:
     def __init__(self, core: Core, durables: Durables) -> None:
         self._core = core
         self._durables = durables
-        self.channel = Channel(core, "moves", self)
+        self.channel = Channel(core, MOVES, self)
         self.copying = CopyingAhead(core, self._count_bytes)
         self._name = ""  # of the queue that is being sent
         self._ids: list[str] = []  # that it remembers and that are not sent, the newest first
@@ -69,6 +71,8 @@ class Mover:
         self._pause_until_s = 0.0
         self._rest: list[dict[str, Any]] | None = None  # parcels that belong to no queue; None = not looked for
         self._told: list[tuple[Queue, Figures]] = []  # of which the parcel has the figures
+        # Number of the table, and what other masters have told with it: by their channels, and queues.
+        self._told_by: tuple[int, dict[tuple[str, str], tuple[int, int]]] = 0, {}
         self._expecting: dict[str, float] = {}  # queues from elsewhere: until then their consumers may come
 
     # -- from here ----------------------------------------------------------------------------------------------------
@@ -250,13 +254,12 @@ class Mover:
                 core.state.emptied[each] = None
             homes.has_told(told)
         self._told = []
-        if count and (sent := core.state.queues.get(self._name)) is not None:
-            bring(sent, (count, count), -1)  # that they have left here counts nowhere
         queue = core.state.queue(self._name) if kept else None
         for message in kept:
             assert queue is not None
             if queue.take_out({message.seq}):
                 core.state.remove(queue, message)
+                bring(queue, (1, 1), -1)  # that it has left here counts nowhere, as that of the others
         self._parcel = [], 0, 0
         if self._rest:
             self._rest.pop()
@@ -327,19 +330,32 @@ class Mover:
         """A parcel is stored. This mastership alone knows the figures and owners that come with it."""
         extra = json.loads(transfer.extra) if transfer.extra else {}
         if FIGURES in extra or OWNERS in extra:
-            self._come(self.queue_of(transfer), extra.get(FIGURES, (0, 0)), extra.get(OWNERS))
+            self._come(transfer, self.queue_of(transfer), extra.get(FIGURES, (0, 0)), extra.get(OWNERS))
         for name, (figures, owners) in extra.get(EMPTY, {}).items():
-            self._come(name, figures, owners)
+            self._come(transfer, name, figures, owners)
 
-    def _come(self, name: str, figures: Figures, owners: dict[str, list[int]] | None) -> None:
+    def _come(self, transfer: Transfer, name: str, figures: Figures, owners: dict[str, list[int]] | None) -> None:
         core, homes = self._core, self._core.homes
         if homes is not None and not homes.takes(name):
             return
         queue = core.state.queue(name)
-        bring(queue, figures)
+        bring(queue, self._unknown(transfer.channel, name, figures))
         if owners is not None:
             queue.expect_consumers(owners, core)
             self._expecting[name] = core.clock.monotonic() + CONSUMERS_S
+
+    def _unknown(self, channel: str, name: str, figures: Figures) -> Figures:
+        """The part of these figures that is new: the next master of the other store sends with the same step again what
+        it knows."""
+        number = self._core.homes.number if self._core.homes is not None else 0
+        if number != self._told_by[0]:
+            self._told_by = number, {}
+        known = self._told_by[1]
+        came, left = known.pop((channel, name), (0, 0))
+        known[channel, name] = more = max(came, figures[0]), max(left, figures[1])
+        while len(known) > TOLD_MAX:
+            del known[next(iter(known))]
+        return more[0] - came, more[1] - left
 
     def _expect(self, now_s: float) -> None:
         """Consumers that are not there some seconds after their queue has its home here get nothing that they had."""
