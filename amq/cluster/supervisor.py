@@ -42,8 +42,9 @@ LOOK_S = 2.0  # between two looks at the directory of the cluster
 SILENT_S = 30.0
 STARTING_S = 300.0  # before the first word: a busy host starts many processes at a time
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before a process is started again; twice as long each time
-STEADY_S = 60.0  # a process that ran for so long is started again after the shortest pause
-FAILING_PAUSE_S = 8 * PAUSE_S_MIN  # of one that has ended three times without a steady minute
+STEADY_S = 60.0  # a process that ran for so long is started again after the shortest pause;
+STEADY_PAUSES = 20.0  # or one that served for so many of its pauses, and so is killed, and does not fail at its start
+FAILING_ENDS = 3  # without a steady minute
 SEAT_S = 5.0  # at a stop: for the last word in the seat; the file system may hang
 GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
 DATAGRAM_BYTES_MAX = 4096
@@ -81,6 +82,8 @@ class _Process:
     has_spoken: bool = False
     is_to_reload: bool = False  # as soon as it has spoken
     started_s: float = 0.0
+    ready_s: float = 0.0  # when it became ready
+    ends_lately: int = 0  # how often it has ended since it last ran for a steady minute
     code: int = 0
     task: asyncio.Task[None] | None = None
     is_removed: bool = False  # its store is none of the cluster any more
@@ -294,21 +297,28 @@ class Supervisor:
                 each.code = await child.wait()
                 watch.cancel()
                 why = _ended(each.code)
+            served_s = self._loop.time() - each.ready_s if each.ready else -1.0
             each.child, each.ready = None, False
             each.status = why
             if self._end.done() or each.ends.is_set():
                 return
-            if self._loop.time() - each.started_s >= STEADY_S:
-                each.pause_s = PAUSE_S_MIN
+            self._note_end(each, served_s)
             pause_s, each.pause_s = each.pause_s, min(2 * each.pause_s, PAUSE_S_MAX)
             each.restarts += 1
             _log.error("a process of the node has ended: starting it again", **each.facts, how=why, pause_s=pause_s)
-            if each.pause_s == FAILING_PAUSE_S:
+            if each.ends_lately == FAILING_ENDS:
                 _log.critical("a process of the node ends again and again", **each.facts, how=why)
             self._report()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._until_it_ends(each)
+
+    def _note_end(self, each: _Process, served_s: float) -> None:
+        """The process has ended, after `served_s` in which it was ready; -1 = it never was."""
+        is_steady = self._loop.time() - each.started_s >= STEADY_S
+        each.ends_lately = 1 if is_steady else each.ends_lately + 1
+        if is_steady or served_s >= STEADY_PAUSES * each.pause_s:
+            each.pause_s = PAUSE_S_MIN
 
     async def _until_it_ends(self, each: _Process) -> None:
         """Wait for the end of the node, or of the part of this process in it."""
@@ -359,7 +369,7 @@ class Supervisor:
             for line in text.split("\n"):
                 key, _, value = line.partition("=")
                 if key == "READY":
-                    each.ready = True
+                    each.ready, each.ready_s = True, each.ready_s if each.ready else self._loop.time()
                 elif key == "STATUS":
                     each.status = value
                 elif key == COUNTS:
@@ -418,7 +428,7 @@ class Supervisor:
     def _fails(self, each: _Process) -> str:
         """Its name where it ends again and again, "" = it does not."""
         is_steady = each.child is not None and self._loop.time() - each.started_s >= STEADY_S
-        return each.name if each.pause_s >= FAILING_PAUSE_S and not is_steady else ""
+        return each.name if each.ends_lately >= FAILING_ENDS and not is_steady else ""
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
         if interval_s is not None:

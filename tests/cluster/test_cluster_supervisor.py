@@ -187,7 +187,6 @@ def test_a_member_that_always_fails_is_started_after_longer_and_longer_pauses(
     cluster: Cluster, shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSE_S_MAX", 0.04)
-    monkeypatch.setattr(supervisor, "FAILING_PAUSE_S", 0.02)
 
     async def run() -> None:
         with capture_logs() as lines:
@@ -208,6 +207,27 @@ def test_a_member_that_always_fails_is_started_after_longer_and_longer_pauses(
         assert set(pauses[3:]) <= {0.04}
         assert failed[0]["how"] == "with exit code 3"
         assert node.code == 3
+
+    monkeypatch.setattr(supervisor, "PAUSE_S_MIN", 0.01)
+    asyncio.run(run())
+
+
+def test_a_member_that_served_and_is_killed_waits_no_longer_each_time(
+    cluster: Cluster, shown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "STEADY_PAUSES", 0.0)
+
+    async def run() -> None:
+        with capture_logs() as lines:
+            async with Node(cluster, shown) as node:
+                for times in range(1, supervisor.FAILING_ENDS + 2):
+                    began = await node.until("s1 began", times)
+                    if times <= supervisor.FAILING_ENDS:
+                        os.kill(pid_of(began[-1]), signal.SIGKILL)
+                (seen,) = await until(lambda: [each for each in cluster.nodes() if each.failing])
+                assert seen.failing == ("s1",), "it is told all the same"
+        pauses = [line["pause_s"] for line in lines if line["event"].startswith("a process of the node has ended")]
+        assert pauses == [supervisor.PAUSE_S_MIN] * supervisor.FAILING_ENDS
 
     monkeypatch.setattr(supervisor, "PAUSE_S_MIN", 0.01)
     asyncio.run(run())
