@@ -105,12 +105,12 @@ class ClientConnection:
                 at += 1
                 if self.is_closed:
                     return []
-                if session is None:
-                    session = self.sessions[0]
                 kind = command.__class__
                 if kind is InSession:
                     session = self.sessions.get(command.session) or self._session(command)  # type: ignore[attr-defined]
                     continue
+                if session is None:
+                    session = self.sessions[0]
                 try:
                     if kind in RUNS:
                         if (session.is_held_up and kind is SendRun) or not handlers[kind](session, command):

@@ -111,6 +111,7 @@ BEAT_MS_MIN: Final = 1000  # a client must not make the broker speak more often
 _NAMES_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _TEMPORARY: Final = (table.TEMP_QUEUE, table.TEMP_TOPIC)
 _WINDOWED_BYTES: Final = 1024  # that a client counts for each message, beside content and properties
+_LONE_BYTES: Final = 14  # any message or acknowledgement has more
 _RESPONSE: Final = INT.pack(10) + bytes((table.RESPONSE,)) + b"\0\0\0\0\0"
 _ACK: Final = bytes((table.MESSAGE_ACK,))
 _ABOUT: Final = frozenset({"UNKNOWN_DELIVERY", "UNKNOWN_SUBSCRIPTION"})  # late words about what has ended
@@ -141,6 +142,7 @@ class OpenWireCodec:
         self._server_name = server_name
         self._rebalances = rebalances
         self._frames = Frames(HELLO_BYTES_MAX)
+        self._lone_bytes_max = 0  # of a frame with its size that `_receive_lone` may read; 0 = none before the login
         self._hello: Hello | None = None
         self._version = table.VERSION_MAX
         self._is_closed = False
@@ -165,12 +167,18 @@ class OpenWireCodec:
         commands: list[Command] = []
         if self._is_closed:
             return commands
-        self._session = 0
         frames, left = self._frames, frames_max
         if frames.gathers or frames.to_skip or frames.at < len(frames.data):
             frames.push(data)
         else:
+            if _LONE_BYTES < len(data) <= self._lone_bytes_max and left > 0:
+                lone = self._receive_lone(data)
+                if lone is not None:
+                    if frames.at:
+                        frames.data, frames.at = b"", 0
+                    return lone
             frames.data, frames.at = data, 0
+        self._session = 0
         self.has_more = False
         found: bytes | None = None
         while not self._is_closed:
@@ -194,6 +202,56 @@ class OpenWireCodec:
                 self._fail(error, found, commands)
         self.pending = bool(frames.gathers or frames.to_skip or frames.at < len(frames.data))
         return commands
+
+    def _receive_lone(self, data: bytes) -> list[Command] | None:
+        """The commands of `data`, where that is one usual message or acknowledgement and nothing else: what the general
+        path makes of it, in half the steps. None = take that. A client that waits for each answer sends such data."""
+        size = len(data)
+        try:
+            if INT.unpack_from(data)[0] != size - 4:
+                return None
+            kind = data[4]
+            if kind in MESSAGE_TYPES:
+                to = 31 + (data[13] << 8 | data[14])  # behind the producer's id
+                producer = self._producers.get(data[10:to])
+                if producer is None:
+                    return None
+                known = producer.known
+                if known.transaction or not data.startswith(known.prefix, to):
+                    return None
+                found = known.read(
+                    data, 4, to + len(known.prefix), size, producer.text if self._tolerates_faults else ""
+                )
+                if found is None:
+                    return None
+                receipt: Any = None
+                if data[9]:
+                    receipt = Answer(INT.unpack_from(data, 5)[0])
+                elif producer.window:
+                    receipt = Windowed(producer, _WINDOWED_BYTES + len(found[0].body) + found[1])
+                return [producer.enters, Send(found[0], receipt)] if producer.session else [Send(found[0], receipt)]
+            if kind != table.MESSAGE_ACK or data[10] != 1 or data[12] != 1:
+                return None
+            at = 15 + (data[13] << 8 | data[14])  # behind the destination
+            to = at + 22 + (data[at + 4] << 8 | data[at + 5])
+            consumer = self._consumers.get(data[at + 1 : to])
+            if consumer is None or data[at] or data[to] != STANDARD or consumer.extension or consumer.is_pulling:
+                return None
+            name = read_single(data, to, size)
+            if name is None or consumer.in_transactions:
+                return None
+            receipt = None
+            if data[9]:
+                if INT.unpack_from(data, size - 5)[0] > 1:
+                    return None
+                receipt = Answer(INT.unpack_from(data, 5)[0])
+            seq = consumer.held.pop(name, None)
+            if seq is None:
+                return None
+        except (ValueError, IndexError, struct.error, AmqError):  # the general path tells what is wrong with it
+            return None
+        settle = Settle(seq, consumer.id, receipt)
+        return [consumer.enters, settle] if consumer.session else [settle]
 
     def _receive_frequent(self, commands: list[Command], left: int) -> int:
         """Consume at most `left` usual messages and acknowledgements, up to the first frame that is anything else. The
@@ -438,6 +496,8 @@ class OpenWireCodec:
         self._tolerates_faults = self._tolerates_faults or found.get("fault_tolerant", False)
         self._ids.known_to = self._identity.newest_seq if found.get("failover_reconnect") else -1
         self._frames.bytes_max, self._frames.skips = self._frame_bytes_max, True
+        if self._version >= 10:
+            self._lone_bytes_max = INT.size + self._frame_bytes_max
 
     def _control(self, found: Structure, commands: list[Command]) -> None:
         if found.get("fault_tolerant"):

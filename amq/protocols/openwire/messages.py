@@ -91,6 +91,7 @@ _SEEN: Final = frozenset({GROUP_ID, GROUP_SEQ})  # properties that the broker se
 MESSAGE_TYPES: Final = frozenset(_CONTENT_OF)
 _STARTS: Final = {type: b"\1" + bytes((type,)) + _BARE for type in _CONTENT_OF}  # of a message as a field
 _LENGTH: Final = struct.Struct(">Bi")
+_LENGTH_BYTES: Final = _LENGTH.size
 PIECES: Final = 4  # of a dispatch
 
 
@@ -132,6 +133,9 @@ USUAL_END: Final = struct.Struct(">BBBiBqBBBBqqB")
 SAME_AT: Final = 16
 TIME_AT: Final = 34
 NO_TYPE_BUT_CONTENT: Final = b"\0\1"
+_TYPED: Final = struct.Struct(">2si")  # that, and the size of the content
+_USUAL_BYTES: Final = USUAL.size
+_new, _of_tuple = Native.__new__, tuple.__new__
 _KNOWN_BYTES_MAX: Final = 1024  # of what each producer remembers
 
 
@@ -166,16 +170,18 @@ class Known:
         """The message whose frame stands from `start` to `size` in `data`, with its sequence at `at`, behind the
         prefix; and the bytes of its properties. None = it must be read in general. `producer` = the id by which to know
         duplicates, "" = that is not asked. Measured: 2.4 µs against 8.1."""
-        cut = at + USUAL.size
-        begin = cut + _LENGTH.size
+        cut = at + _USUAL_BYTES
+        begin = cut + _LENGTH_BYTES
         if size < begin:
             return None
-        rest = begin + INT.unpack_from(data, cut + 1)[0]
+        typed, content_bytes = _TYPED.unpack_from(data, cut - 1)
+        rest = begin + content_bytes
+        tail = data[rest:size]
         if (
-            data[cut - 1 : cut + 1] == NO_TYPE_BUT_CONTENT
+            tail == self._bare
+            and typed == NO_TYPE_BUT_CONTENT
             and data.startswith(self._same, at + SAME_AT)
-            and data[rest:size] == self._bare
-            and begin <= rest
+            and content_bytes >= 0
         ):
             flags, priority, persistent = self._usual
             expiration = properties = 0
@@ -197,9 +203,11 @@ class Known:
             f"{producer}:{LONG.unpack_from(data, at)[0]}" if producer and persistent else "",
             _CONTENT_OF[data[start]],
         )
-        native = b"".join((head, data[start + 6 : cut], data[rest:size]))
-        message.envelope = Envelope("", None, "", "", 0, Native(NAME, native))
-        message.header_bytes = NATIVE_BYTES + NATIVE_SHARE * len(native)
+        own = head + data[start + 6 : cut] + tail
+        native = _new(Native)  # as its constructor and that of the envelope do, without their calls
+        native.protocol, native.data, native.read, native.is_costly = NAME, own, None, False
+        message.envelope = _of_tuple(Envelope, ("", None, "", "", 0, native))
+        message.header_bytes = NATIVE_BYTES + NATIVE_SHARE * len(own)
         return message, properties
 
     def _read_any(

@@ -18,7 +18,8 @@ from amq.protocols.openwire.answers import Answer, Windowed
 from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.messages import message_of, read_message
 from amq.protocols.openwire.primitives import encode_map
-from amq.protocols.openwire.table import decode, frame, structure
+from amq.protocols.openwire.table import Structure, decode, frame, structure
+from amq.protocols.openwire.wire import INT
 
 OTHER = structure(table.PRODUCER_ID, connection="ID:host-1-1:1", session=1, value=2)
 _PLAIN = (str, int, bytes, bool, float, type(None), tuple, list, dict)
@@ -26,6 +27,9 @@ _PLAIN = (str, int, bytes, bool, float, type(None), tuple, list, dict)
 
 class GeneralCodec(OpenWireCodec):
     """It knows no short way."""
+
+    def _receive_lone(self, data: bytes) -> None:  # noqa: ARG002
+        return None
 
     def _receive_frequent(self, commands: list[Command], left: int) -> int:  # noqa: ARG002
         return left
@@ -182,9 +186,11 @@ def test_both_ways_say_the_same(found: st.DataObject) -> None:
         for number in range(0, 10 * found.draw(st.integers(1, 12)), 10)
     ]
     stream = bytearray(b"".join(pieces))
+    ends = _ends(stream)
     if found.draw(st.integers(0, 4)) == 0:  # damage
         stream[found.draw(st.integers(0, len(stream) - 1))] ^= found.draw(st.integers(1, 255))
-    cuts = sorted(found.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
+    cuts = ends if found.draw(st.booleans()) else found.draw(st.lists(st.integers(0, len(stream)), max_size=3))
+    cuts = sorted(cuts)
     reads = [bytes(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     tolerates = found.draw(st.booleans())
     ours, theirs = prepared(opened(), tolerates), prepared(general(), tolerates)
@@ -197,6 +203,14 @@ def test_both_ways_say_the_same(found: st.DataObject) -> None:
     assert _told(_one_by_one(short)) == _told(long)
     assert ours.pending == theirs.pending
     assert [each.held for each in ours._consumers.values()] == [each.held for each in theirs._consumers.values()]
+
+
+def _ends(stream: bytes | bytearray) -> list[int]:
+    """Where each frame ends."""
+    ends = [0]
+    while ends[-1] < len(stream):
+        ends.append(ends[-1] + INT.size + INT.unpack_from(stream, ends[-1])[0])
+    return ends[1:]
 
 
 def _one_by_one(commands: Sequence[Command]) -> list[Command]:
@@ -237,6 +251,34 @@ def test_what_is_usual_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(send, Send)
     assert isinstance(settle, Settle)
     assert settle.seq == 3
+    monkeypatch.setattr(codec, "_receive_frequent", lambda *_: pytest.fail("it is read as one of many"))
+    assert isinstance(codec.receive(frame(message(sequence=3, content=b"\0\0\0\1a")))[-1], Send)
+    assert isinstance(codec.receive(ack.replace(INT.pack(3), INT.pack(4)))[-1], Settle)
+
+
+def test_what_a_consumer_must_be_asked_about_is_no_lone_acknowledgement() -> None:
+    codec = prepared(opened())
+    (consumer,) = codec._consumers.values()
+
+    def ack(kind: int = 2, count: int = 1, seq: int = 3, transaction: Structure | None = None) -> bytes:
+        id = structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=seq, broker_sequence=seq)
+        usual: dict[str, Any] = {"destination": QUEUE, "consumer": CONSUMER, "transaction": transaction}
+        return said(table.MESSAGE_ACK, 9, True, **usual, kind=kind, count=count, first=id, last=id)
+
+    for other in (ack(kind=4), ack(count=2), ack(seq=99), ack(transaction=TRANSACTION)):
+        assert codec._receive_lone(other) is None
+    consumer.in_transactions[3] = b""
+    assert codec._receive_lone(ack()) is None
+    consumer.in_transactions.clear()
+    consumer.extension = 1
+    assert codec._receive_lone(ack()) is None
+    consumer.extension = 0
+    consumer.is_pulling = True
+    assert codec._receive_lone(ack()) is None
+    consumer.is_pulling = False
+    assert len(consumer.held) == 8
+    assert codec._receive_lone(ack()) is not None
+    assert len(consumer.held) == 7
 
 
 @given(st.binary(max_size=20), st.booleans(), st.integers(0, 3), st.booleans())
