@@ -440,8 +440,11 @@ class Broker(Core):
         once. False: something has to be decided about one of them (a limit is near), and nothing is done."""
         memory, journal, like = self.memory, self.journal, run.like
         queue = self.state.queues[run.queue_name]
-        cost = cost_of_run(run.bodies, run.header_bytes)
-        size = run.record_bytes() if like.persistent else cost
+        if like.persistent:
+            size = run.record_bytes()
+            cost = run.body_bytes + len(run.bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes
+        else:
+            size = cost = cost_of_run(run.bodies, run.header_bytes)
         if (
             memory.taken_bytes + cost > memory.limit_bytes
             or queue.stored_bytes + queue.pending_bytes + size > queue.limit_bytes

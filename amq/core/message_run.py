@@ -36,7 +36,7 @@ class MessageRun(Sequence[Message]):
     def messages(self) -> list[Message]:
         found = self._messages
         if found is None:
-            facts = zip(self.seqs, self.times, repeat(0), repeat(0))
+            facts = self.seqs, self.times, repeat(0), repeat(0)
             found = self._messages = stood(self.like, self.bodies, facts)
         return found
 

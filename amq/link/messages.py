@@ -143,7 +143,7 @@ def messages_at(data: bytes, at: int, bodies: bytes) -> Sequence[Message]:
         found, natives = _bodies_at(data, at, count, flags, bodies)
         if natives is None:
             return MessageRun(like, seqs, times, found, b"\0" in bodies)
-        return stood(like, found, zip(seqs, times, repeat(0), repeat(0)), natives)
+        return stood(like, found, (seqs, times, repeat(0), repeat(0)), natives)
     sizes, at = column_at("I", data, at + _COLUMNS.size, count)
     head_sizes, at = column_at("I", data, at, count)
     ends = [*accumulate(head_sizes, initial=at)]

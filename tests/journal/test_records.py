@@ -314,3 +314,16 @@ def test_a_run_is_in_the_journal_what_its_messages_are(
     assert takes_space(Group([run]))
     parts = [message for piece in run.pieces(2) for message in piece.messages()]
     assert [encode_record(message, IDS) for message in parts] == alone
+
+
+@pytest.mark.parametrize("first", [1, 255, 256, 1000, (1 << 32) - 5, (1 << 60) + 3])
+@pytest.mark.parametrize("type_bytes", [0, 9, 100, 5000])
+def test_checksums_of_a_long_run(first: int, type_bytes: int) -> None:
+    """They follow from each other, over several hundreds of seqs: they are those of single messages."""
+    like = Message("queue://a", b"", content_type="t" * type_bytes, timestamp_ms=1_700_000_000_000)
+    run = Run(like, [b"%d" % number * (number % 7) for number in range(600)])
+    run.seq = first
+    assert encode_record(run, IDS) == b"".join(encode_record(message, IDS) for message in run.messages())
+    assert run.record_bytes() == run.size == sum(run.sizes)
+    assert run.body_bytes == sum(map(len, run.bodies))
+    assert {piece.body_bytes for piece in run.pieces(600)} == {run.body_bytes}

@@ -527,7 +527,10 @@ class Queue:
         self.resident_bytes += cost_bytes
         if first.expires_ms:
             self.expiring += count
-        self.messages.update({message.seq: message for message in messages})
+        if messages[-1].seq - first.seq == count - 1:  # as those of a run have it
+            self.messages.update(zip(range(first.seq, first.seq + count), messages, strict=True))
+        else:
+            self.messages.update({message.seq: message for message in messages})
         level = self.levels[first.priority]
         if self.selection is None and (level[-1].seq < first.seq if level else level is not _NO_MESSAGES):
             level.extend(messages)
@@ -851,12 +854,16 @@ class Queue:
             else:
                 for _ in messages:
                     level.popleft()
-            shares = []
+            shares, first = [], messages[0].seq
+            follow = messages[-1].seq - first == len(messages) - 1  # each its predecessor, as those of runs do
             for place, subscription in enumerate(consumers):
                 shares.append(share := messages[place::count])
                 subscription.credit -= rounds
                 if subscription.auto:
                     owner.consumed_all(self, share)
+                elif follow:
+                    seqs = range(first + place, first + len(messages), count)
+                    subscription.unacked.update(zip(seqs, share, strict=True))
                 else:
                     subscription.unacked.update({message.seq: message for message in share})
             for subscription, share in zip(consumers, shares, strict=True):

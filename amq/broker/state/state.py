@@ -260,7 +260,7 @@ class State(ServingFold[Segment]):
         if run.sections is not None or run.natives is not None:
             self.store_all(run.stored(), segment)
             return
-        cost = cost_of_run(run.bodies, run.like.header_bytes * len(run.bodies))
+        cost = run.body_bytes + (run.like.header_bytes + MESSAGE_OVERHEAD_BYTES) * len(run.bodies)
         is_plain = max(map(len, run.bodies)) <= RUN_BODY_BYTES_MAX
         self.store_all(run.stored(segment=segment), segment, cost, run.size, is_plain)
 
@@ -326,7 +326,8 @@ class State(ServingFold[Segment]):
         if queue.backlogs:
             self._discard(queue, consumed.seqs, segment)
         here = queue.messages
-        self.remove_all(queue, [here[seq] for seq in dict.fromkeys(consumed.seqs) if seq in here], segment)
+        found = map(here.get, dict.fromkeys(consumed.seqs))
+        self.remove_all(queue, [message for message in found if message is not None], segment)
         if consumed.reason == ACKED and consumed.destination.startswith(HELD_SCHEME):
             self._dequeued(consumed)
 

@@ -12,7 +12,8 @@ import base64
 import json
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add
 from typing import Any, Protocol
@@ -33,6 +34,7 @@ FRAMED_MESSAGE = struct.Struct("<IIBQIBBQQHHI")  # the same head with its framin
 MESSAGE_KEYS = struct.Struct("<I4xBQI18xHH")
 _FLAGS_AT = RECORD_BYTES + 12  # in the framed record
 _PRIORITY_MAX = 9
+LEAD_BYTES_MAX = 128  # behind a seq: for more, such as a long content type, nothing is kept
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
 
@@ -155,6 +157,26 @@ def describe_message(message: Message, bodies: bool) -> dict[str, Any]:
     return facts
 
 
+def lead_crcs(seqs: range, head: bytes) -> list[int]:
+    """The CRCs of records of messages up to `head`, which is behind their seqs."""
+    pack = struct.Struct(f"<Q{len(head)}s").pack
+    if len(head) > LEAD_BYTES_MAX:
+        return [crc32(pack(seq, head), MESSAGE) for seq in seqs]
+    changes = _changes(_U64.size + len(head))
+    found: list[int] = []
+    for begin in range(seqs.start & -256, seqs.stop, 256):
+        crc = crc32(pack(begin, head), MESSAGE)
+        found += map(crc.__xor__, changes[max(seqs.start - begin, 0) : seqs.stop - begin])
+    return found
+
+
+@lru_cache(maxsize=LEAD_BYTES_MAX)
+def _changes(size: int) -> list[int]:
+    """How the CRC of `size` bytes changes with the first one: a CRC is linear, so whatever the others are."""
+    rest, none = bytes(size - 1), crc32(bytes(size))
+    return [crc32(bytes((first,)) + rest) ^ none for first in range(256)]
+
+
 class Storing(Protocol[S]):
     """The method of a fold that a record of messages calls."""
 
@@ -181,12 +203,24 @@ class Run(BaseRecord):
     header_bytes  that all these properties take in memory
     natives       data of the native forms, where the messages have these beside `like`
     seq           of the first, 0 = not given yet; those of the others follow
-    sizes         of their records, bytes, once they are encoded
+    sizes         of their records, bytes, once they are measured
     offset, size  where the first record is in its segment, and bytes of all
+    body_bytes    of all bodies, once they are measured
     """
 
     type_name = "message"  # as each of its records is
-    __slots__ = ("bodies", "header_bytes", "like", "natives", "offset", "sections", "seq", "size", "sizes")
+    __slots__ = (
+        "bodies",
+        "body_bytes",
+        "header_bytes",
+        "like",
+        "natives",
+        "offset",
+        "sections",
+        "seq",
+        "size",
+        "sizes",
+    )
 
     def __init__(
         self,
@@ -206,7 +240,7 @@ class Run(BaseRecord):
             header_bytes = header_bytes_of_natives(natives)
         self.sections = sections
         self.header_bytes = header_bytes
-        self.seq = self.offset = self.size = 0
+        self.seq = self.offset = self.size = self.body_bytes = 0
         self.sizes = array("I")
 
     @property
@@ -245,7 +279,7 @@ class Run(BaseRecord):
         offset = self.offset + sum(self.sizes[:begin])
         if self.sections is None:
             sizes = self.sizes[begin:end].tolist()
-            facts = zip(self.seqs[begin:end], repeat(self.like.timestamp_ms), accumulate(sizes, initial=offset), sizes)
+            facts = self.seqs[begin:end], repeat(self.like.timestamp_ms), accumulate(sizes, initial=offset), sizes
             return stood(self.like, self.bodies[begin:end], facts, self.natives and self.natives[begin:end], segment)
         found = self._made(begin, end)
         for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
@@ -276,6 +310,7 @@ class Run(BaseRecord):
         )[_U64.size :]
         parts: list[bytes] = []
         pack = RECORD.pack
+        self.record_bytes()
         if self.natives is not None:
             begin = content_type + native_begin(*native_like(like))
             beside = len(begin) + _U32.size - len(content_type)
@@ -288,11 +323,12 @@ class Run(BaseRecord):
                 parts += pack(start_bytes + size + len(body), crc, MESSAGE), lead, data, body
         elif self.sections is None:
             head += content_type
-            beside = _U64.size + len(head)
-            pack_lead = struct.Struct(f"<Q{len(head)}s").pack
-            for seq, body in zip(self.seqs, self.bodies, strict=True):
-                lead = pack_lead(seq, head)
-                parts += pack(beside + len(body), crc32(body, crc32(lead, MESSAGE)), MESSAGE), lead, body
+            crcs = map(crc32, self.bodies, lead_crcs(self.seqs, head))
+            sizes = map((-RECORD_BYTES).__add__, self.sizes)
+            start = struct.Struct(f"{RECORD.format}Q{len(head)}s")
+            parts = [b""] * (2 * len(self.bodies))
+            parts[::2] = map(start.pack, sizes, crcs, repeat(MESSAGE), self.seqs, repeat(head))
+            parts[1::2] = self.bodies
         else:
             head = head[: -_U32.size]
             beside = _U64.size + len(head) + _U32.size + len(content_type)
@@ -302,21 +338,25 @@ class Run(BaseRecord):
                 lead = pack_lead(seq, head, size, content_type)
                 crc = crc32(body, crc32(section, crc32(lead, MESSAGE)))
                 parts += pack(beside + size + len(body), crc, MESSAGE), lead, section, body
-        self.record_bytes()
         return b"".join(parts)
 
     def record_bytes(self) -> int:
-        """Of all its records, whose `sizes` it notes, once."""
+        """Of all its records, which it measures once."""
         if not self.sizes:
             beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
-            lengths: Iterable[int] = map(len, self.bodies)
+            lengths = [*map(len, self.bodies)]
+            self.body_bytes = sum(lengths)
             if self.natives is not None:
                 beside += len(native_begin(*native_like(self.like))) + _U32.size
-                lengths = map(add, lengths, map(len, self.natives))
+                lengths = [*map(add, lengths, map(len, self.natives))]
             elif self.sections is not None:
-                lengths = map(add, lengths, map(len, self.sections))
-            self.sizes = array("I", map(beside.__add__, lengths))
-        return sum(self.sizes)
+                lengths = [*map(add, lengths, map(len, self.sections))]
+            if lengths.count(lengths[0]) == len(lengths):  # as they often are: in a third of the time
+                self.sizes = array("I", (beside + lengths[0],)) * len(lengths)
+            else:
+                self.sizes = array("I", map(beside.__add__, lengths))
+            self.size = sum(lengths) + beside * len(lengths)
+        return self.size
 
     def place(self, offset: int, size: int) -> None:
         self.offset, self.size = offset, size
@@ -345,6 +385,7 @@ class Run(BaseRecord):
             )
             piece.seq, piece.sizes = self.seq + begin, self.sizes[begin:end]
             piece.offset, piece.size = self.offset + sum(self.sizes[:begin]), sum(piece.sizes)
+            piece.body_bytes = sum(map(len, piece.bodies))
             yield piece
 
     def destinations(self) -> tuple[str]:
