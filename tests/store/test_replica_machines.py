@@ -194,6 +194,16 @@ def test_a_survivor_waits_for_a_silent_member_and_not_for_one_that_is_gone(gone:
     assert decided == CompareAndSet(5, GroupRecord(9, frozenset("b"), 1, 7, 10, 1))
 
 
+def test_a_survivor_needs_no_tick_to_go_on_without_a_member_that_is_gone() -> None:
+    candidate = candidate_of_a_pair()
+    for gone in ("", "c"):
+        candidate.look(frozenset(gone))
+        assert candidate.state is CandidateState.COPYING
+    candidate.look(frozenset("a"))
+    (decided,) = [each for each in candidate.take() if isinstance(each, CompareAndSet)]
+    assert decided.record.members == frozenset("b")
+
+
 def test_a_member_that_is_back_before_it_was_gone_stays_in_the_group() -> None:
     """Its connection flapped: the tick finds it there, and it has the seal."""
     candidate = candidate_of_a_pair()

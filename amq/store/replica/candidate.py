@@ -137,10 +137,15 @@ class Candidate:
                 self._lose(f"{self._source}, which has the most, is silent")
         elif self.state is CandidateState.COPYING:
             self.stream.tick()
-            self._settle(frozenset(gone))
+            self.look(gone)
         elif self.state is CandidateState.DECIDING:
             assert self._next is not None
             self._out.append(CompareAndSet(self.revision, self._next))
+
+    def look(self, gone: Collection[str]) -> None:
+        """Members may be `gone` now: see `tick`."""
+        if self.state is CandidateState.COPYING:
+            self._settle(frozenset(gone))
 
     def answered(self, revision: int, record: GroupRecord) -> None:
         """The coordinator has `record` as `revision`."""

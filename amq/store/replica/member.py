@@ -46,6 +46,7 @@ from amq.store.replica.port import OtherCopies, Receive
 from amq.store.segment_log import SegmentFormat, SyncError, Told
 
 TICK_S = 0.5
+LOOK_S = 0.05  # a candidate looks so often whether members are gone
 TRIM_TICKS = 20  # between two lists of the segments that count
 INLINE_S_MAX = 0.0005  # of a write, and of a sync: an event loop waits for no slower one
 INLINE_SYNCS = 6  # the quickest of the last ones
@@ -168,6 +169,8 @@ class ReplicaMember:
             self._say_own()
             with self._changed:
                 self._check(ballot)
+                candidate.look(self._peers.gone())
+                self._perform()
                 if self._decided is not None:
                     return
                 left_s = until - self._clock.monotonic()
@@ -180,7 +183,7 @@ class ReplicaMember:
                         self._book.place("group"),
                     )
                 if not self._own:
-                    self._changed.wait(min(left_s, TICK_S))
+                    self._changed.wait(min(left_s, LOOK_S))
 
     def link(self, epoch: Epoch) -> bool:
         """Make `epoch` real, of the election for which this member has claimed. False where another one was quicker.
