@@ -323,11 +323,11 @@ class Run(BaseRecord):
                 parts += pack(start_bytes + size + len(body), crc, MESSAGE), lead, data, body
         elif self.sections is None:
             head += content_type
-            crcs = map(crc32, self.bodies, lead_crcs(self.seqs, head))
+            crcs, seqs = map(crc32, self.bodies, lead_crcs(self.seqs, head)), self.seqs
             sizes = map((-RECORD_BYTES).__add__, self.sizes)
             start = struct.Struct(f"{RECORD.format}Q{len(head)}s")
             parts = [b""] * (2 * len(self.bodies))
-            parts[::2] = map(start.pack, sizes, crcs, repeat(MESSAGE), self.seqs, repeat(head))
+            parts[::2] = map(start.pack, sizes, crcs, repeat(MESSAGE), seqs, repeat(head))
             parts[1::2] = self.bodies
         else:
             head = head[: -_U32.size]
