@@ -225,7 +225,7 @@ def test_a_member_that_served_and_is_killed_waits_no_longer_each_time(
                     if times <= supervisor.FAILING_ENDS:
                         os.kill(pid_of(began[-1]), signal.SIGKILL)
                 (seen,) = await until(lambda: [each for each in cluster.nodes() if each.failing])
-                assert seen.failing == ("s1",), "it is told all the same"
+                assert seen.failing == ("s1",), "its short pauses hide nothing"
         pauses = [line["pause_s"] for line in lines if line["event"].startswith("a process of the node has ended")]
         assert pauses == [supervisor.PAUSE_S_MIN] * supervisor.FAILING_ENDS
 
