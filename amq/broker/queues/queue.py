@@ -756,7 +756,7 @@ class Queue:
             browser.step(now_ms)
 
     def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
-        """Hand waiting messages to ready consumers, one each in turn. The hot path of delivery."""
+        """Hand waiting messages to ready consumers in turn, one each or the same number. The hot path of delivery."""
         ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
         guests = self.guests
@@ -830,8 +830,8 @@ class Queue:
             owner.fetch_ahead(self)
 
     def _hand_out_rounds(self, owner: Dispatcher) -> None:
-        """The part of `_hand_out` in which nothing is decided for a single message: the same messages for the same
-        consumers, as many rounds as each of them has room for."""
+        """The part of `_hand_out` in which nothing is decided for a single message: as many messages for each of the
+        same consumers, all those of one side by side, so that what came as a run goes as one."""
         ready, redelivered = self.ready, self.redelivered
         while ready:
             level, consumers = self.levels[self._top], [*ready]
@@ -857,12 +857,13 @@ class Queue:
             shares, first = [], messages[0].seq
             follow = messages[-1].seq - first == len(messages) - 1  # each its predecessor, as those of runs do
             for place, subscription in enumerate(consumers):
-                shares.append(share := messages[place::count])
+                begin = place * rounds
+                shares.append(share := messages[begin : begin + rounds])
                 subscription.credit -= rounds
                 if subscription.auto:
                     owner.consumed_all(self, share)
                 elif follow:
-                    seqs = range(first + place, first + len(messages), count)
+                    seqs = range(first + begin, first + begin + rounds)
                     subscription.unacked.update(zip(seqs, share, strict=True))
                 else:
                     subscription.unacked.update({message.seq: message for message in share})
