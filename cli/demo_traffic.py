@@ -13,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 
-from amq.client import Connection, ConnectionEvent, Consumer, DeliveryLostError, EventKind, Message, connect
+from amq.client import Connection, ConnectionEvent, Consumer, DeliveryLostError, EventKind, Message, Session, connect
 
 BATCH_MAX = 256
 POLL_S = 0.2
@@ -126,7 +126,9 @@ class Taker(LineClient):
             consumer = session.consumer(self._queue, prefetch=1000)
             while not self._is_done() and not self._stopping.is_set():
                 batch = self._take(consumer)
-                if batch:
+                if not batch:
+                    self._clear_doubt(session)
+                else:
                     self._keep([message for message in batch if self._is_new(message)])
                     self.received = len(self._message_ids)
                     self._acknowledge(batch)
@@ -164,6 +166,17 @@ class Taker(LineClient):
         except DeliveryLostError:
             return  # the connection broke: whatever the broker does not know to be acknowledged comes again
         self._confirmed.update(message.duplicate_id for message in batch)
+
+    def _clear_doubt(self, session: Session) -> None:
+        """A broker that went away may have stored an acknowledgement that it did not confirm: the message does not
+        come again. A browse shows what consumers hold, too, so what it does not show is acknowledged.
+        """
+        if not (doubted := self._message_ids.keys() - self._confirmed):
+            return
+        with session.browser(self._queue) as browser:
+            while not browser.finished:
+                doubted -= {message.duplicate_id for message in browser.receive_many(POLL_S)}
+        self._confirmed |= doubted
 
 
 class Receiver(Taker):

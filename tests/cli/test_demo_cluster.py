@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from amq_process import amq, running
+from brokers import Brokers
 
 from amq.cli import exits
 from amq.cli.demo_brokers import free_port
 from amq.cli.demo_cluster import ClusterVerdict, NodeKill, Prober
 from amq.cli.demo_traffic import NumberTaker
+from amq.client import connect
 from tests.patience import DEADLINE_S
 from tests.processes import naming
 
@@ -144,6 +146,23 @@ def test_a_taker_finds_a_loss_and_a_wrong_order() -> None:
     assert not taker._is_done(), "one is not acknowledged"
     taker._confirmed.add("f")
     assert taker._is_done()
+
+
+def test_an_acknowledgement_that_no_broker_confirmed_is_found_by_a_browse(brokers: Brokers) -> None:
+    url = f"stomp://127.0.0.1:{brokers.master('a').port}"
+    taker = NumberTaker(url, "/queue/q", lambda: 2)
+    with connect(url) as connection, connection.session(ack="client") as session:
+        session.producer("/queue/q").send(b"1")
+        held = session.consumer("/queue/q").receive(DEADLINE_S)
+        assert held is not None
+        # as after a failover: both were kept, and the broker confirmed neither acknowledgement; it has stored one
+        taker._message_ids = {"acknowledged": "ID:0", held.duplicate_id: held.id}
+        taker._clear_doubt(session)
+        assert taker._confirmed == {"acknowledged"}, "a consumer holds the other"
+        held.ack(wait=True)
+        taker._clear_doubt(session)
+        assert taker._is_done()
+    assert taker.acks_undone == 0
 
 
 def test_a_prober_counts_refusals_while_it_watches() -> None:
