@@ -99,7 +99,12 @@ def show(args: argparse.Namespace, report: dict[str, Any], *shown: RenderableTyp
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     for item in shown:
         console.print(item)
-    if args.json:
+    keep(args, report)
+
+
+def keep(args: argparse.Namespace, report: dict[str, Any]) -> None:
+    """Write `report` to the file of `--json`, if there is one: also of a run that has not ended yet."""
+    if args.json and args.json != "-":
         Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
 
 

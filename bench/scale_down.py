@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from rich.table import Table
@@ -209,17 +210,16 @@ def one(kind: str, what: str, after_s: float, args: Any) -> dict[str, float]:
     }
 
 
-def measure(kind: str, args: Any) -> dict[str, list[dict[str, float]]]:
-    """By kind of kill: the figures of each turn."""
+def measure(kind: str, args: Any, found: dict[str, list[dict[str, float]]], keep: Callable[[], None]) -> None:
+    """Into `found`, by kind of kill: the figures of each turn. `keep()` after each."""
     luck = random.Random(args.seed)
-    found: dict[str, list[dict[str, float]]] = {}
     calm_s = 0.0
     for what in KILLS:
         for turn in range(args.turns):
             cli.progress(f"{kind}: turn {turn + 1} of {args.turns}, kill of {what}")
             found.setdefault(what, []).append(one(kind, what, calm_s * luck.uniform(*MIDDLE), args))
+            keep()
         calm_s = calm_s or min(each["seconds"] for each in found[what])
-    return found
 
 
 def table(found: dict[str, dict[str, list[dict[str, float]]]], args: Any, load: float) -> Table:
@@ -231,8 +231,9 @@ def table(found: dict[str, dict[str, list[dict[str, float]]]], args: Any, load: 
     for heading in ("", *(f"kill of {what}" for what in KILLS), "longest, s"):
         shown.add_column(heading, justify="right" if heading else "left")
     for kind, kills in found.items():
-        sums = [", ".join(f"{sum(turn[rule] for turn in turns):,.0f}" for rule in RULES) for turns in kills.values()]
-        longest = max(turn["seconds"] for turns in kills.values() for turn in turns)
+        by_kill = [kills.get(what, []) for what in KILLS]
+        sums = [", ".join(f"{sum(turn[rule] for turn in turns):,.0f}" for rule in RULES) for turns in by_kill]
+        longest = max((turn["seconds"] for turns in by_kill for turn in turns), default=0.0)
         shown.add_row(kind, *sums, f"{longest:.1f}")
     return shown
 
@@ -253,13 +254,17 @@ def main() -> None:
         args.messages, args.later, args.idle, args.turns = 500, 20.0, 2.0, 1
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
+    told = host.describe(args.dir)
+
+    def report() -> dict[str, Any]:
+        return {"host": told, "load": os.getloadavg()[0], "scale_down": found}
+
     for kind in ("amq", *args.peer):
         try:
-            found[kind] = measure(kind, args)
+            measure(kind, args, found.setdefault(kind, {}), lambda: cli.keep(args, report()))
         except (WireError, OSError, brokers.BrokerProcessError, AmqError) as error:
             failed.append(f"{kind} failed: {error}")
-    load = os.getloadavg()[0]
-    cli.show(args, {"host": host.describe(args.dir), "load": load, "scale_down": found}, table(found, args, load))
+    cli.show(args, report(), table(found, args, os.getloadavg()[0]))
     if failed:
         sys.exit("\n".join(failed))
 

@@ -78,6 +78,7 @@ def carry_on(
     """Carry moves through, while there are some, and begin those that nodes leave behind, until `stopped`. `nodes()` =
     those of the cluster, as seen a moment ago."""
     trouble, watch, clock = "", GoneNodes(), clock or SystemClock()
+    watch.meet(each.name for each in nodes() if each.running)  # at once: one may stop before the first look
     while not stopped.wait(MOVING_LOOK_S if is_moving() else IDLE_LOOK_S):
         said, trouble = trouble, ""
         try:

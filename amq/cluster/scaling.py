@@ -85,6 +85,10 @@ class GoneNodes:
         self._seen_running: set[str] = set()
         self._away_since: dict[str, float] = {}
 
+    def meet(self, running: Iterable[str]) -> None:
+        """These nodes run now, before the first `step`."""
+        self._seen_running.update(running)
+
     def step(self, nodes: Iterable[NodeSeen], stores: Iterable[str], now_s: float) -> ScalingDown | None:
         """`nodes` and `stores` of the cluster, as they are at `now_s`, monotonic seconds. Returns what is to begin."""
         by_name = {node.name: node for node in nodes}

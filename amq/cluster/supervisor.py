@@ -143,8 +143,6 @@ class Supervisor:
             self._gateways.append(self._open(f"gateway {index}", {"gateway": index}, program))
         looking = threading.Thread(target=self._look_on, name="amq-cluster", daemon=True)
         looking.start()
-        carrying = (self._cluster, lambda: self._is_moving, lambda: self._nodes, self._stopped)
-        threading.Thread(target=carry_on, args=carrying, name="amq-moves", daemon=True).start()
         try:
             await self._end
             await self._stop(self._gateways, GATEWAYS_END_S)
@@ -177,6 +175,8 @@ class Supervisor:
 
     def _look_on(self) -> None:
         is_changing = False
+        carrying = (self._cluster, lambda: self._is_moving, lambda: self._nodes, self._stopped)
+        mover = threading.Thread(target=carry_on, args=carrying, name="amq-moves", daemon=True)
         while not self._stopped.is_set():
             try:
                 if self._seat.keep():
@@ -195,6 +195,8 @@ class Supervisor:
                 _log.warning("the cluster cannot be read; its members go on as they are", reason=trouble)
             self._trouble = trouble
             if seen is not None:
+                if mover.ident is None:
+                    mover.start()  # knows from its beginning which nodes run
                 with suppress(RuntimeError):  # the event loop has ended meanwhile
                     self._loop.call_soon_threadsafe(self._take, seen)
             self._stopped.wait(MOVING_LOOK_S if is_changing else LOOK_S)

@@ -41,6 +41,13 @@ def test_a_node_that_stopped_and_stays_away_leaves_its_store() -> None:
     assert story.sees(61, stopped=True) == ScalingDown("c", "s3", ("s1", "s2"))
 
 
+def test_a_node_that_stops_before_the_first_look_leaves_it() -> None:
+    watch, away = GoneNodes(), [NodeSeen("a", True), NodeSeen("c", False, True, RULE)]
+    watch.meet(["a", "c"])
+    assert watch.step(away, STORES, 1) is None
+    assert watch.step(away, STORES, 61) == ScalingDown("c", "s3", ("s1", "s2"))
+
+
 def test_a_node_that_is_restarted_keeps_it() -> None:
     story = Story()
     assert story.sees(1, stopped=True) is None
