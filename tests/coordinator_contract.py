@@ -34,6 +34,14 @@ def check_entries(new: Coordinators, key: str) -> None:
     # A writer that asks again because the answer was lost hears that its change took place.
     assert other.compare_and_set(key, b"other's", first) == second
 
+    # Another entry is made before it, where it is not there.
+    second = other.compare_and_set(key, b"again", second, (f"{key}-first", b"1")) or ABSENT
+    second = other.compare_and_set(key, b"and again", second, (f"{key}-first", b"2")) or ABSENT
+    found, made = one.read(key), one.read(f"{key}-first")
+    assert found is not None
+    assert made is not None
+    assert (found.value, found.revision, made.value) == (b"and again", second, b"1")
+
     # Any bytes, none, and many.
     third = one.compare_and_set(key, b"", second)
     assert third is not None
@@ -69,6 +77,14 @@ def check_names(new: Coordinators, key: str) -> None:
     assert other.names(key) == ["a", "b", "c d"]
     assert other.names(f"{key}/a") == ["x", "y"]
     assert other.names(f"{key}/b") == []
+
+    # Several are read for one question, and all below a directory.
+    entries = [each for name in ("b", "a/x", "a/y") if (each := other.read(f"{key}/{name}")) is not None]
+    found = other.read_all(f"{key}/b", f"{key}/a/", f"{key}/missing", f"{key}/b/")
+    assert found == {each.key: each for each in entries}
+    assert other.read_all(f"{key}/missing", f"{key}/missing/") == {}
+    assert one.remove(f"{key}/b", entries[0].revision)
+    assert other.read_all(f"{key}/b", f"{key}/a/x") == {entries[1].key: entries[1]}
 
 
 def check_racing(new: Coordinators, key: str) -> None:
@@ -116,6 +132,7 @@ def check_sessions(new: Coordinators, key: str) -> None:
     assert found is not None
     assert (found.value, found.revision) == (b"of one", number)
     assert other.names(key) == ["a"]
+    assert other.read_all(f"{key}/") == {found.key: found}
 
     # It goes with its session, and wakes who watches.
     with other.watch(key) as watch:
@@ -123,6 +140,7 @@ def check_sessions(new: Coordinators, key: str) -> None:
         session.close()
         assert watch.wait(DEADLINE_S)
     assert other.read(f"{key}/a") is None
+    assert other.read_all(f"{key}/a", f"{key}/") == {}
     assert session.rest_s() == 0
     again = second.hold(f"{key}/a", b"of other")
     assert again is not None

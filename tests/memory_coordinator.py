@@ -173,13 +173,20 @@ class MemoryCoordinator:
     def read(self, key: str) -> KeyEntry | None:
         return self.reach(key).entries.get(key)
 
+    def read_all(self, *keys: str) -> dict[str, KeyEntry]:
+        found = self.reach(keys[0]).entries
+        below = tuple(key for key in keys if key.endswith("/"))
+        return {key: entry for key, entry in found.items() if key in keys or key.startswith(below)}
+
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
         keys = self.reach(directory).entries
         return sorted({key.removeprefix(prefix).partition("/")[0] for key in keys if key.startswith(prefix)})
 
-    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
+    def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
         ensemble = self.reach(key)
+        if first is not None and first[0] not in ensemble.entries:
+            ensemble.put(*first)
         found = ensemble.entries.get(key)
         if (found.revision if found else ABSENT) != seen:
             return found.revision if found is not None and found.value == value else None

@@ -203,7 +203,8 @@ class Reign:
         end: HandOver | Stop | TransportError
         try:
             state, recovered = read(self._lease)
-            self._lease.check()
+            if not (self._lease.has_voucher and self._lease.is_fresh):
+                self._lease.check()
             won = Won(self._term, state, recovered, neighbours(), began, self.ending)
             try:
                 self._run(self._stage.open(won))

@@ -6,7 +6,8 @@ each adapter puts its namespace before it. Invariants, on which the safety of a 
 - Of two that change an entry from the same revision, one succeeds. The loss of a minority of servers loses no change.
 - The revision of a key grows with each change of it, for ever, also where the entry was removed meanwhile. So the
   revision that a claim got is a fencing number: a greater one than every earlier claim under that key.
-- `read` and `names` see every change that was answered before they were asked, and all that this object has written.
+- `read`, `read_all` and `names` see every change that was answered before they were asked, and all that this object has
+  written.
 
 Sessions, their entries and watches prove nothing: a session may be over before its owner knows it, and a process that
 was stopped in between may act late. They say who should try, and when to look.
@@ -84,13 +85,19 @@ class Coordinator(Protocol):
         """None = there is no such entry."""
         ...
 
+    def read_all(self, *keys: str) -> dict[str, KeyEntry]:
+        """The entries `keys` that are there, by their keys, for the price of one question; a key that ends with '/'
+        stands for all entries below it. Each is as it was at some moment of this call, not all at the same one."""
+        ...
+
     def names(self, directory: str) -> list[str]:
         """The next words of all keys that begin with `directory` and '/', sorted, each once. "" = of all keys."""
         ...
 
-    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
+    def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
         """Give the entry `key` the value `value`, durably, where its revision is still `seen` (ABSENT = it is not
-        there). Its new revision; None where its revision is another one.
+        there). Its new revision; None where its revision is another one. `first` = another entry, (key, value), which
+        is made where it is not there: before the change or together with it, and perhaps without it.
 
         Make `value` unlike each that others write under `key`: where an answer is lost, the adapter asks again, and
         knows by the value whether its change took place. Where it cannot learn that it raises OSError, and the change
@@ -120,9 +127,12 @@ class Coordinator(Protocol):
         ...
 
 
-def claim(coordinator: Coordinator, key: str, value: bytes) -> int:
+def claim(coordinator: Coordinator, key: str, value: bytes, seen: int | None = None) -> int:
     """Make `value` that of the entry `key`, whatever is there. Its revision: greater than that of each claim under
-    `key` before it. `value` is unlike every other. Raises OSError."""
+    `key` before it. `value` is unlike every other. `seen` = the revision that is probably there: that saves a question.
+    Raises OSError."""
+    if seen is not None and (number := coordinator.compare_and_set(key, value, seen)) is not None:
+        return number
     for _ in range(CLAIMS_MAX):
         found = coordinator.read(key)
         number = coordinator.compare_and_set(key, value, found.revision if found is not None else ABSENT)

@@ -166,7 +166,8 @@ class Epochs(Protocol):
         ...
 
     def prune(self, own: Epoch, keep: int = EPOCHS_KEPT) -> int:
-        """Remove epochs far older than `own`, and what takeovers left that died. Returns how many.
+        """Remove epochs far older than `own`, and what takeovers left that died. Returns how many; where the store does
+        it after the call, 0.
 
         For the master of `own`, right after a successful lease check. Harmless even when it has been deposed
         meanwhile: the newest epoch carries every sealed length, and an epoch that was not linked does not come to be.

@@ -71,6 +71,11 @@ class Lease:
     def has_voucher(self) -> bool:
         return self._vouch is not None
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was proved within the third of a period in which a master proves it."""
+        return self._clock.monotonic() < self.deadline - self.period_s * 2 / 3
+
     def extend(self) -> bool:
         """Move the deadline without a check, which may hang: whether the store vouches for this broker. Any thread.
         Raises OwnershipLostError: the lease is dead for ever."""

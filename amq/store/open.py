@@ -201,7 +201,7 @@ def replica_in(
     return Store(
         url.text,
         election,
-        LinkedEpochs(part, book, group),
+        LinkedEpochs(part, book, group, election.newest),
         log,
         CoordinatedBoard(group, host),
         lambda _url: election,

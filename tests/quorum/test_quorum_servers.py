@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from amq.store.coordinator import ABSENT, Coordinator, claim
 from amq.store.open import open_coordinator
 from tests.coordinator_contract import CHECKS, Coordinators
+from tests.counted_takeover import CALLS_MAX, counted_takeover
 from tests.ensemble import Ensemble, EtcdEnsemble, ZooKeeperEnsemble, ensemble, needs_etcd, needs_zookeeper, wait_until
 
 KINDS = [
@@ -45,6 +47,12 @@ def coordinators(servers: Ensemble) -> Iterator[Coordinators]:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_contract(coordinators: Coordinators, check: Callable[[Coordinators, str], None]) -> None:
     check(coordinators, next(_keys))
+
+
+@pytest.mark.deep
+async def test_a_takeover_waits_for_few_answers(coordinators: Coordinators, tmp_path: Path) -> None:
+    calls = await counted_takeover(coordinators, tmp_path)
+    assert len(calls) <= CALLS_MAX, calls
 
 
 @pytest.mark.deep

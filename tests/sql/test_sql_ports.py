@@ -18,6 +18,7 @@ from amq.store.postgres.url import SqlUrl
 from amq.store.register import Register
 from tests.board_contract import check_board
 from tests.coordinator_contract import CHECKS, Coordinators
+from tests.counted_takeover import CALLS_MAX, counted_takeover
 from tests.election_contract import check_election, check_epochs, check_terms
 from tests.fakes import FakeHost
 from tests.log_contract import check_log
@@ -82,15 +83,25 @@ def test_the_register_of_a_cluster(url: str) -> None:
             session.close()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_coordinator(url: str, check: Callable[[Coordinators, str], None]) -> None:
+@pytest.fixture
+def coordinators(url: str) -> Iterator[Coordinators]:
     databases = []
 
     def made() -> Coordinator:
         databases.append(Database(SqlUrl.parse(url)))
         return RegisterCoordinator(SqlRegister(databases[-1]), url, FakeHost())
 
-    check(made, "k")
+    yield made
     for database in databases:  # the server admits few connections
         for session in list(database.sessions._made):
             session.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_coordinator(coordinators: Coordinators, check: Callable[[Coordinators, str], None]) -> None:
+    check(coordinators, "k")
+
+
+async def test_a_takeover_waits_for_few_answers(coordinators: Coordinators, tmp_path: Path) -> None:
+    calls = await counted_takeover(coordinators, tmp_path)
+    assert len(calls) <= CALLS_MAX, calls

@@ -547,7 +547,7 @@ def stop_and_start(stops: tuple[str, ...], starts: tuple[str, ...]) -> None:
         nonlocal master
         if at_work.get(master.name) is not master:
             over()
-            may = [each for each in at_work.values() if not each.at_work.why_not()]
+            may = [each for each in at_work.values() if not each.at_work.why_not(each.at_work._book.read())]
             master = may[0]
             master.become_master()
         master.write(len(master.kept) + 1, 1)

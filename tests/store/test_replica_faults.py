@@ -40,7 +40,7 @@ S becomes smaller before the record says so [alone deposed before a call of the 
     amq.store.replica.member.ReplicaMember._put_record:
     found = self._book => leader.answered(known.revision + 1, wanted.record)\n\t\tfound = self._book
 the record is replaced without a look [alone deposed before a call of the coordinator]
-    amq.store.replica.book.GroupBook.replace: data, known.revision) => data, self.read().revision)
+    amq.store.replica.book.GroupBook.replace: known.revision, history) => self.read().revision, history)
 the seal is shorter than the log [power cut]
     amq.store.replica.disk.CopyDisk._measure: return position_of(number, end) => return position_of(number, 0)
 a new copy counts before it has all [joins a message is lost]

@@ -23,10 +23,12 @@ class CoordinatedSeat:
         self._coordinator = coordinator
         self._host = host
         self._name = name
+        self._written: int | None = None
         self._holding: Holding | None = self._wait()
 
     def write(self, data: bytes) -> None:
-        claim(self._coordinator, f"{BROKERS}/{self._name}", data.rstrip(b" "))
+        seen, self._written = self._written, None
+        self._written = claim(self._coordinator, f"{BROKERS}/{self._name}", data.rstrip(b" "), seen)
 
     def keep(self) -> bool:
         assert self._holding is not None
@@ -52,7 +54,8 @@ class CoordinatedSeat:
         return self._take()
 
     def _take(self) -> Holding:
-        holding = hold(self._coordinator, f"{RUNNING}/{self._name}", self._host)
+        key = f"{RUNNING}/{self._name}"
+        holding = hold(self._coordinator, key, self._host, self._coordinator.read(key))
         if holding is None:
             raise SeatTakenError(partial(_document, self._coordinator, self._name))
         return holding
@@ -69,11 +72,14 @@ class CoordinatedBoard:
         return CoordinatedSeat(self._coordinator, self._host, name)
 
     def seats(self, *, held: bool) -> Iterator[Posted]:
-        running = set(self._coordinator.names(RUNNING))
-        names = set(self._coordinator.names(BROKERS))
+        found = self._coordinator.read_all(f"{RUNNING}/", f"{BROKERS}/")
+        running, names = (
+            {key.partition("/")[2] for key in found if key.startswith(f"{of}/")} for of in (RUNNING, BROKERS)
+        )
         for name in sorted(running if held else names - running):
-            place = f"{self._coordinator.url}: {BROKERS}/{name}"
-            yield Posted(name, place, partial(_document, self._coordinator, name))
+            key = f"{BROKERS}/{name}"
+            data = found[key].value if key in found else b""
+            yield Posted(name, f"{self._coordinator.url}: {key}", partial(bytes, data))
 
     def make_slot(self, name: str) -> None:
         self._coordinator.compare_and_set(f"{ORDERS}/{name}", b"", ABSENT)

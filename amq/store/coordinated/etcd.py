@@ -65,15 +65,24 @@ class Etcd:
     def read(self, key: str) -> KeyEntry | None:
         return self._entry(key, self.call("kv/range", {"key": self.coded(key)}, key))
 
+    def read_all(self, *keys: str) -> dict[str, KeyEntry]:
+        """A transaction that only reads is linearizable, too."""
+        ranges = [{"request_range": _range(self._prefix + key)} for key in keys]
+        answers = self.call("kv/txn", {"success": ranges}, keys[0]).get("responses", ())
+        found = [each for answer in answers for each in answer.get("response_range", {}).get("kvs", ())]
+        entries = [_entry(b64decode(each["key"]).decode()[len(self._prefix) :], each) for each in found]
+        return {entry.key: entry for entry in entries}
+
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
         full = self._prefix + prefix
-        asked = {"key": _coded(full), "range_end": _coded(full[:-1] + "0"), "keys_only": True}
+        asked = {**_range(full), "keys_only": True}
         found = [b64decode(each["key"]).decode() for each in self.call("kv/range", asked, directory).get("kvs", ())]
         return sorted({key.removeprefix(full).partition("/")[0] for key in found})
 
-    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
-        changed, found = self._change(key, seen, {"request_put": {"key": self.coded(key), "value": _base64(value)}})
+    def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
+        changes = [self._make(*first)] if first is not None else []
+        changed, found = self._change(key, seen, *changes, self._put(key, value))
         if changed is not None:
             return changed
         return found.revision if found is not None and found.value == value else None  # an answer was lost before
@@ -83,11 +92,20 @@ class Etcd:
         changed, _ = self._change(key, seen, {"request_delete_range": {"key": self.coded(key)}})
         return changed is not None
 
-    def _change(self, key: str, seen: int, change: Mapping[str, Any]) -> tuple[int | None, KeyEntry | None]:
-        """The revision of the change, or None and the entry that is there."""
-        coded = self.coded(key)
-        compare = {"key": coded, "target": "MOD", "result": "EQUAL", "mod_revision": str(seen)}
-        asked = {"compare": [compare], "success": [change], "failure": [{"request_range": {"key": coded}}]}
+    def _put(self, key: str, value: bytes, **more: str) -> dict[str, Any]:
+        return {"request_put": {"key": self.coded(key), "value": _base64(value), **more}}
+
+    def _make(self, key: str, value: bytes) -> dict[str, Any]:
+        """Make the entry `key` where it is not there."""
+        return {"request_txn": {"compare": [self._unchanged(key, ABSENT)], "success": [self._put(key, value)]}}
+
+    def _unchanged(self, key: str, seen: int) -> dict[str, str]:
+        return {"key": self.coded(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(seen)}
+
+    def _change(self, key: str, seen: int, *changes: Mapping[str, Any]) -> tuple[int | None, KeyEntry | None]:
+        """The revision of the changes, or None and the entry that is there."""
+        look = [{"request_range": {"key": self.coded(key)}}]
+        asked = {"compare": [self._unchanged(key, seen)], "success": changes, "failure": look}
         answer = self.call("kv/txn", asked, key)
         if answer.get("succeeded"):
             return int(answer["header"]["revision"]), None
@@ -96,9 +114,7 @@ class Etcd:
     @staticmethod
     def _entry(key: str, answer: Mapping[str, Any]) -> KeyEntry | None:
         found = answer.get("kvs", ())
-        if not found:
-            return None
-        return KeyEntry(key, b64decode(found[0].get("value", "")), int(found[0]["mod_revision"]))
+        return _entry(key, found[0]) if found else None
 
     # -- sessions and watches -----------------------------------------------------------------------------------------
 
@@ -109,9 +125,8 @@ class Etcd:
 
     def hold(self, key: str, value: bytes, lease: str) -> int | None:
         """Make the entry `key`, which goes with that lease."""
-        put = {"key": self.coded(key), "value": _base64(value), "lease": lease}
         try:
-            changed, found = self._change(key, ABSENT, {"request_put": put})
+            changed, found = self._change(key, ABSENT, self._put(key, value, lease=lease))
         except _Refused:  # the lease is gone
             return None
         if changed is None and found is not None and found.value == value:
@@ -341,6 +356,15 @@ def _answer(data: bytes, status: int) -> dict[str, Any]:
             return found
     text = data[:TEXT_BYTES_MAX].decode(errors="replace").strip()
     raise http.client.HTTPException(f"no answer of etcd: {status} {text}")
+
+
+def _entry(key: str, found: Mapping[str, Any]) -> KeyEntry:
+    return KeyEntry(key, b64decode(found.get("value", "")), int(found["mod_revision"]))
+
+
+def _range(full: str) -> dict[str, str]:
+    """That key, or where it ends with '/' all that begin with it."""
+    return {"key": _coded(full), **({"range_end": _coded(full[:-1] + "0")} if full.endswith("/") else {})}
 
 
 def _is_readable(sock: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from amq.core.errors import AmqError
-from amq.store.coordinator import Coordinator, Session
+from amq.store.coordinator import Coordinator, KeyEntry, Session
 from amq.store.document import decode, encode, field
 from amq.store.host import Host, provably_gone
 
@@ -35,21 +35,20 @@ class Holding:
         self._coordinator = coordinator
         self._session = session
         self._key = key
-        self._revision = revision
+        self.revision = revision
 
     def is_there(self) -> bool:
         """Whether it is still the one of this process. Raises OSError."""
         found = self._coordinator.read(self._key)
-        return found is not None and found.revision == self._revision
+        return found is not None and found.revision == self.revision
 
     def close(self) -> None:
         self._session.close()
 
 
-def hold(coordinator: Coordinator, key: str, host: Host) -> Holding | None:
-    """Hold the entry `key`; None where another process does. Raises OSError."""
-    found = coordinator.read(key)
-    if found is not None and not (_is_gone(found.value, host) and coordinator.remove(key, found.revision)):
+def hold(coordinator: Coordinator, key: str, host: Host, found: KeyEntry | None) -> Holding | None:
+    """Hold the entry `key`, which was seen as `found`; None where another process does. Raises OSError."""
+    if found is not None and not (is_gone(found.value, host) and coordinator.remove(key, found.revision)):
         return None
     session = coordinator.open_session()
     try:
@@ -63,19 +62,14 @@ def hold(coordinator: Coordinator, key: str, host: Host) -> Holding | None:
     return Holding(coordinator, session, key, revision)
 
 
-def is_held(coordinator: Coordinator, key: str, host: Host) -> bool:
-    """Whether a process holds the entry `key` that is not known to be gone. Raises OSError."""
-    found = coordinator.read(key)
-    return found is not None and not _is_gone(found.value, host)
-
-
 def process_document(host: Host) -> bytes:
     """This process, so that others of its host can look whether it runs."""
     process = _Process(host.name(), host.boot_id(), host.namespaces(), host.pid(), host.pid_start())
     return encode(KIND, asdict(process))
 
 
-def _is_gone(data: bytes, host: Host) -> bool:
+def is_gone(data: bytes, host: Host) -> bool:
+    """Whether the process of that document is known to be gone."""
     try:
         body: dict[str, Any] = decode(KIND, data, KIND)
         texts = [field(body, name, str, KIND) for name in ("host", "boot_id", "namespaces")]

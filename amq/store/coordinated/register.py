@@ -65,12 +65,32 @@ class RegisterCoordinator:
     def read(self, key: str) -> KeyEntry | None:
         return self.newest(key).entry(key)
 
+    def read_all(self, *keys: str) -> dict[str, KeyEntry]:
+        documents = self.documents()
+        directories = tuple(key for key in keys if key.endswith("/"))
+        wanted = [key for key in documents if key in keys or key.startswith(directories)]
+        versions = {key: self._newest_of(key, documents[key]) for key in wanted}
+        are_held = any(version is not None and version.kind == HELD for version in versions.values())
+        held = {each.name for each in self.register.board.seats(held=True)} if are_held else set()
+        found = {}
+        for key, version in versions.items():
+            if version is None:  # replaced meanwhile
+                entry = self.read(key)
+            else:
+                is_over = version.kind == HELD and _document(key, version.number) not in held
+                entry = None if is_over else version.entry(key)
+            if entry is not None:
+                found[key] = entry
+        return found
+
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
         keys = [key for key in self.documents() if key.startswith(prefix)]
         return sorted({key.removeprefix(prefix).partition("/")[0] for key in keys if self.read(key) is not None})
 
-    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
+    def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
+        if first is not None and (old := self.newest(first[0])).kind == GONE:
+            self.append(first[0], old, DURABLE, first[1])  # or another writer is quicker
         newest = self.newest(key)
         found = newest.entry(key)
         if (found.revision if found is not None else ABSENT) == seen:
@@ -122,13 +142,18 @@ class RegisterCoordinator:
             numbers = self.documents().get(key)
             if numbers is None:
                 return _Version(ABSENT, "", GONE, b"")
-            with suppress(FileNotFoundError):  # replaced meanwhile
-                head, value = self._load(key, numbers[-1])
-                version = _Version(numbers[-1], head["id"], head["kind"], value)
-                return (
-                    version if version.kind != HELD or self._is_held(key, numbers[-1]) else version._replace(kind=GONE)
-                )
+            version = self._newest_of(key, numbers)
+            if version is not None:
+                is_there = version.kind != HELD or self._is_held(key, version.number)
+                return version if is_there else version._replace(kind=GONE)
         raise OSError(errno.EAGAIN, f"others have changed it {READS_MAX} times meanwhile", f"{self.url}: {key}")
+
+    def _newest_of(self, key: str, numbers: list[int]) -> _Version | None:
+        """The last of these documents, whether its session goes on or not; None = it was replaced meanwhile."""
+        with suppress(FileNotFoundError):
+            head, value = self._load(key, numbers[-1])
+            return _Version(numbers[-1], head["id"], head["kind"], value)
+        return None
 
     def append(self, key: str, newest: _Version, kind: str, value: bytes) -> int | None:
         """Replace the version `newest`. The number of the new one; None where another writer was quicker."""

@@ -31,11 +31,17 @@ class ScopedCoordinator:
         found = self._coordinator.read(self._under(key))
         return found._replace(key=key) if found is not None else None
 
+    def read_all(self, *keys: str) -> dict[str, KeyEntry]:
+        found = self._coordinator.read_all(*map(self._under, keys)).values()
+        start = len(self._scope) + 1
+        return {(key := each.key[start:]): each._replace(key=key) for each in found}
+
     def names(self, directory: str) -> list[str]:
         return self._coordinator.names(self._under(directory) if directory else self._scope)
 
-    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
-        return self._coordinator.compare_and_set(self._under(key), value, seen)
+    def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
+        given = (self._under(first[0]), first[1]) if first is not None else None
+        return self._coordinator.compare_and_set(self._under(key), value, seen, given)
 
     def remove(self, key: str, seen: int) -> bool:
         return self._coordinator.remove(self._under(key), seen)

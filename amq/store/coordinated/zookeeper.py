@@ -64,18 +64,19 @@ class ZooKeeper:
     def read(self, key: str) -> KeyEntry | None:
         return self.tried(key, lambda client, left_s: self._read(client, key, left_s))
 
+    def read_all(self, *keys: str) -> dict[str, KeyEntry]:
+        return self.tried(keys[0], lambda client, left_s: self._read_all(client, keys, left_s))
+
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
-
-        def ask(client: KazooClient, left_s: float) -> list[str]:
-            client.sync_async(self._root)
-            return list(client.get_children_async(self._root).get(timeout=left_s))
-
-        keys = map(unquote, self.tried(directory, ask))
+        keys = self.tried(directory, self._keys)
         return sorted({key.removeprefix(prefix).partition("/")[0] for key in keys if key.startswith(prefix)})
 
-    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
+    def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
         def change(client: KazooClient, left_s: float) -> int | None:
+            if first is not None:
+                with suppress(NodeExistsError):
+                    client.create_async(self.path(first[0]), first[1]).get(timeout=left_s)
             if seen == ABSENT:
                 with suppress(NodeExistsError):
                     made = client.create_async(self.path(key), value, include_data=True)
@@ -106,6 +107,24 @@ class ZooKeeper:
 
     def path(self, key: str) -> str:
         return f"{self._root}/{quote(key, safe=' ')}"
+
+    def _keys(self, client: KazooClient, left_s: float) -> list[str]:
+        client.sync_async(self._root)  # the answer comes after it
+        return [unquote(name) for name in client.get_children_async(self._root).get(timeout=left_s)]
+
+    def _read_all(self, client: KazooClient, keys: tuple[str, ...], left_s: float) -> dict[str, KeyEntry]:
+        """The requests are sent one after the other and wait for no answer."""
+        directories = tuple(key for key in keys if key.endswith("/"))
+        below = [key for key in self._keys(client, left_s) if key.startswith(directories)] if directories else []
+        client.sync_async(self._root)
+        wanted = {key for key in keys if not key.endswith("/")}.union(below)
+        asked = {key: client.get_async(self.path(key)) for key in sorted(wanted)}
+        found = {}
+        for key, answer in asked.items():
+            with suppress(NoNodeError):
+                data, stat = answer.get(timeout=left_s)
+                found[key] = KeyEntry(key, bytes(data), int(stat.mzxid))
+        return found
 
     def _read(self, client: KazooClient, key: str, left_s: float) -> KeyEntry | None:
         return self._read_version(client, key, left_s)[0]

@@ -9,7 +9,7 @@ import errno
 from typing import NamedTuple
 
 from amq.core.errors import StoreError
-from amq.store.coordinator import ABSENT, VALUE_BYTES_MAX, Coordinator
+from amq.store.coordinator import ABSENT, VALUE_BYTES_MAX, Coordinator, KeyEntry
 from amq.store.document import decode, encode, field
 from amq.store.epoch import (
     EPOCHS_KEPT,
@@ -26,6 +26,7 @@ from amq.store.replica.group import NO_GROUP, GroupRecord
 
 KIND = GROUP = "group"
 EPOCHS = "epochs"
+PRUNED_MAX = 16  # old epochs that one takeover removes; it meets one, unless others before it have failed there
 
 
 class KnownRecord(NamedTuple):
@@ -44,7 +45,10 @@ class GroupBook:
 
     def read(self) -> KnownRecord:
         """The newest record. Raises CorruptError, NewerFormatError."""
-        found = self._coordinator.read(GROUP)
+        return self.known(self._coordinator.read(GROUP))
+
+    def known(self, found: KeyEntry | None) -> KnownRecord:
+        """The record in the entry `found`. Raises CorruptError, NewerFormatError."""
         if found is None:
             return KnownRecord(ABSENT, NO_GROUP, None)
         place = self.place(GROUP)
@@ -59,8 +63,7 @@ class GroupBook:
         """Replace the record of `known.revision`; returns the one that is there then. After an OSError it is unknown
         whether it is this one."""
         assert record.epoch == epoch.number
-        if known.epoch is not None and known.epoch.number != epoch.number:
-            self._coordinator.compare_and_set(_key(known.epoch.number), encode_epoch(known.epoch), ABSENT)
+        older = known.epoch if known.epoch is not None and known.epoch.number != epoch.number else None
         body = {
             "term": record.term,
             "members": sorted(record.members),
@@ -73,7 +76,8 @@ class GroupBook:
         data = encode(KIND, body)
         if len(data) > VALUE_BYTES_MAX:
             raise OSError(errno.EFBIG, "the epoch names more segments than an entry has room for", self.place(GROUP))
-        revision = self._coordinator.compare_and_set(GROUP, data, known.revision)
+        history = (_key(older.number), encode_epoch(older)) if older is not None else None
+        revision = self._coordinator.compare_and_set(GROUP, data, known.revision, history)
         return KnownRecord(revision, record, epoch) if revision is not None else self.read()
 
     def place(self, key: str) -> str:
@@ -125,8 +129,10 @@ class ReplicaEpochs:
         """An entry needs no directory."""
 
     def prune(self, own: Epoch, keep: int = EPOCHS_KEPT) -> int:
-        old = [number for number in epoch_numbers(self._coordinator.names(EPOCHS)) if number <= own.number - keep]
-        found = filter(None, [self._coordinator.read(_key(number)) for number in old])
+        """Each takeover looks for the last ones alone."""
+        last = own.number - keep
+        keys = [_key(number) for number in range(max(last - PRUNED_MAX + 1, 1), last + 1)]
+        found = self._coordinator.read_all(*keys).values() if keys else ()
         return sum(self._coordinator.remove(each.key, each.revision) for each in found)
 
     def _older(self, number: int) -> bytes:

@@ -81,6 +81,7 @@ class ReplicaMember:
         self._own: deque[tuple[Any, Any]] = deque()
         self._supplies: deque[tuple[Leader | Candidate, Supply | SupplyPiece]] = deque()
         self._wanted: CompareAndSet | None = None
+        self._chores: deque[Callable[[], object]] = deque()  # of the asker
         self._bases: dict[str, list[list[tuple[str, int, int]]]] = {}  # of members that get everything, by their id
         self._filled: dict[str, int] = {}  # the piece that such a member gets next
         self._ends: dict[int, int] = {}  # of the segments of this mastership, by their numbers
@@ -132,10 +133,11 @@ class ReplicaMember:
 
     # -- election -----------------------------------------------------------------------------------------------------
 
-    def why_not(self) -> str:
-        """Why this member cannot become the master now; "" = it may try. Raises StoreError, OSError."""
+    def why_not(self, known: KnownRecord) -> str:
+        """Why this member cannot become the master now, if the record is `known`; "" = it may try. Raises StoreError,
+        OSError."""
         self.copyist.check()
-        record, keeper = self._book.read().record, self.copyist.keeper
+        record, keeper = known.record, self.copyist.keeper
         if not record.term:
             if keeper.term:
                 raise StoreError(
@@ -579,12 +581,20 @@ class ReplicaMember:
 
     # -- the asker ----------------------------------------------------------------------------------------------------
 
+    def later(self, chore: Callable[[], object]) -> None:
+        """Have the asker call `chore`, once. Nothing may depend on it: the coordinator may be away."""
+        self._chores.append(chore)
+        self._ask.set()
+
     def _put_records(self) -> None:
         """Replace the record when the master wants it so. The machine asks again where the answer is lost."""
         while not self._closed:
             self._ask.wait()
             self._ask.clear()
             self._put_record()
+            while self._chores and not self._closed:
+                with suppress(OSError, StoreError):
+                    self._chores.popleft()()
 
     def _put_record(self) -> None:
         with self._changed:

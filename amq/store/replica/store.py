@@ -16,13 +16,13 @@ import structlog
 
 from amq.core.errors import StoreError
 from amq.doors.clock import Clock
-from amq.store.coordinated.election import CLAIM, CoordinatedElection
-from amq.store.coordinator import Coordinator, claim
-from amq.store.epoch import Epoch
+from amq.store.coordinated.election import CoordinatedElection, Standing
+from amq.store.coordinator import Coordinator
+from amq.store.epoch import EPOCHS_KEPT, Epoch
 from amq.store.files.log import FileCheckpoints, FileLog, FileReader
 from amq.store.host import Host
 from amq.store.port import EventLoop
-from amq.store.replica.book import GroupBook, ReplicaEpochs
+from amq.store.replica.book import GROUP, GroupBook, KnownRecord, ReplicaEpochs
 from amq.store.replica.member import ReplicaMember
 from amq.store.segment_log import RESERVE_NAME, Told
 
@@ -108,16 +108,21 @@ class ReplicaElection(CoordinatedElection):
     """See `amq.store.election.Election`."""
 
     shuts_out = can_vouch = True
+    beside = (GROUP,)
 
     def __init__(self, part: ReplicaPart, coordinator: Coordinator, host: Host, clock: Clock) -> None:
         super().__init__(coordinator, host, clock)
         self._part = part
+        self._book = GroupBook(coordinator)
         self._ballot = 0
         self._told = ""
         self._is_away = False  # the coordinator, and it was told
 
     def try_acquire(self, leave: Callable[[], bool]) -> bool:
-        return self._may_try() and super().try_acquire(leave)
+        if not self._may_try(self._free):
+            self._free = None
+            return False
+        return super().try_acquire(leave)
 
     def holds(self) -> bool:
         if self._ballot:
@@ -127,7 +132,12 @@ class ReplicaElection(CoordinatedElection):
         return super().holds()
 
     def replace(self, asker: str) -> bool:
-        return self._may_try() and super().replace(asker)
+        return self._may_try(None) and super().replace(asker)
+
+    def newest(self) -> Epoch | None:
+        """The newest epoch, as it was when this member had got the lock. Where another one has come since, the record
+        that this member reads after its claim says so. Raises CorruptError, NewerFormatError, OSError."""
+        return self._record(self._got).epoch
 
     def vouches(self) -> bool:
         """W copies do: each candidate needs a promise from one of them, which then answers no more."""
@@ -155,11 +165,14 @@ class ReplicaElection(CoordinatedElection):
 
     def claim(self, data: bytes) -> None:
         member = self._part.taken()
-        self._ballot = claim(self._coordinator, CLAIM, data.rstrip(b" "))
+        self._ballot = self.make_claim(data)
         member.claim(self._ballot)
 
-    def _may_try(self) -> bool:
-        why = self._part.taken().why_not()
+    def _record(self, found: Standing | None) -> KnownRecord:
+        return self._book.known(found.entries.get(GROUP)) if found is not None else self._book.read()
+
+    def _may_try(self, found: Standing | None) -> bool:
+        why = self._part.taken().why_not(self._record(found))
         if why and why != self._told:
             _log.info("this member cannot take over now", reason=why)
         self._told = why
@@ -169,9 +182,21 @@ class ReplicaElection(CoordinatedElection):
 class LinkedEpochs(ReplicaEpochs):
     """The epochs of a member that may become master."""
 
-    def __init__(self, part: ReplicaPart, book: GroupBook, coordinator: Coordinator) -> None:
+    def __init__(
+        self, part: ReplicaPart, book: GroupBook, coordinator: Coordinator, newest: Callable[[], Epoch | None]
+    ) -> None:
+        """`newest()` = the newest epoch for a member that has the lock, or tries for it."""
         super().__init__(book, coordinator)
         self._part = part
+        self._newest = newest
+
+    def newest(self, asker: str = "") -> Epoch | None:
+        return self._newest() if asker else super().newest()
+
+    def prune(self, own: Epoch, keep: int = EPOCHS_KEPT) -> int:
+        """A takeover does not wait for it."""
+        self._part.taken().later(lambda: super(LinkedEpochs, self).prune(own, keep))
+        return 0
 
     def link(self, epoch: Epoch, attempt: str) -> bool:  # noqa: ARG002 (the term makes it unlike all others)
         return self._part.taken().link(epoch)
