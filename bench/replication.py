@@ -6,7 +6,7 @@ syncs. Then, for each kind that has copies, a fresh group each time: the master 
 and clients that try all ports without pause say when the next one delivers and confirms.
 
 `--members 2` makes pairs on both sides (the survivor of ours goes on alone, as that of Artemis does); with three
-members, which we recommend, two of three must have a write.
+members, which we recommend, two of three must have a write. Both may be measured in one run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEEP_ALIVE_MS = 2000
 EXAMPLES = (
     "--quick",
     "--peer artemis=/opt/apache-artemis-2.40.0 --repeat 5 --json replication.json",
-    "--members 3 --row '4/4 window 256' --no-takeover",
+    "--members 2 --members 3 --row '1/1 window 1' --takeovers 0",
 )
 
 
@@ -138,7 +138,7 @@ def measure_takeovers(
             with CopyGroup(kind, directory, options) as group:
                 load = Load(group.brokers[0].port, producers=4, messages=messages, window=1000, mode="send")
                 run(dataclasses.replace(load, destination=takeover.QUEUE))
-                if kind == REPLICA:
+                if kind.startswith(REPLICA):
                     for broker in group.brokers[1:]:
                         broker.wait_slave()
                 times[kind].append(takeover.one_takeover(group))
@@ -157,7 +157,8 @@ def measure_takeovers(
 
 
 def summarise(turns: Sequence[RowRun], names: Sequence[str], kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Per row: rates by kind, and the ratio of ours to each other kind, turn by turn (neighbours in time)."""
+    """Per row: rates by kind, and the ratio of each group of ours to each other kind, turn by turn (neighbours in
+    time)."""
     rows = []
     for name in names:
         per_s = {kind: [turn.per_s for turn in turns if (turn.row, turn.kind) == (name, kind)] for kind in kinds}
@@ -167,26 +168,33 @@ def summarise(turns: Sequence[RowRun], names: Sequence[str], kinds: Sequence[str
             for kind in kinds
         }
         row["ratios"] = {}
-        for kind, goals in ((PAIR, GOALS), (FILES, FILES_GOALS)):
-            if kind in kinds:
-                ratio = spread([ours / other for ours, other in zip(per_s[REPLICA], per_s[kind], strict=True)])
-                goal = goals.get(name)
-                row["ratios"][kind] = ratio._asdict() | {"goal": goal, "met": goal is None or ratio.median >= goal}
+        for ours, kind in _compared(kinds):
+            ratio = spread([one / other for one, other in zip(per_s[ours], per_s[kind], strict=True)])
+            goal = (GOALS if kind == PAIR else FILES_GOALS).get(name)
+            met = goal is None or ratio.median >= goal
+            row["ratios"][f"{ours} : {kind}"] = ratio._asdict() | {"goal": goal, "met": met}
         rows.append(row)
     return rows
+
+
+def _compared(kinds: Sequence[str]) -> list[tuple[str, str]]:
+    """Each group of ours, with each other kind."""
+    groups = [kind for kind in kinds if kind.startswith(REPLICA)]
+    return [(ours, kind) for kind in (FILES, PAIR) if kind in kinds for ours in groups]
 
 
 def missed(report: dict[str, Any]) -> list[str]:
     """The goals that the figures do not meet."""
     found = [
-        f"{row['row']} {ratio['median']:.2f} x {kind}, goal {ratio['goal']:g}"
+        f"{row['row']}: {names} {ratio['median']:.2f}, goal {ratio['goal']:g}"
         for row in report["rows"]
-        for kind, ratio in row["ratios"].items()
+        for names, ratio in row["ratios"].items()
         if not ratio["met"]
     ]
-    ours = next((each["spread"] for each in report["takeovers"] if each["kind"] == REPLICA), None)
-    if ours is not None and (took_s := max(each["median"] for each in ours.values())) > TAKEOVER_S:
-        found.append(f"takeover {took_s:.2f} s, goal {TAKEOVER_S:g}")
+    for each in report["takeovers"]:
+        took_s = max(time["median"] for time in each["spread"].values())
+        if each["kind"].startswith(REPLICA) and took_s > TAKEOVER_S:
+            found.append(f"takeover of {each['kind']} {took_s:.2f} s, goal {TAKEOVER_S:g}")
     return found
 
 
@@ -194,22 +202,18 @@ def tables(report: dict[str, Any]) -> list[Table]:
     kinds = report["kinds"]
     rates = Table(
         title="messages/s, median (min–max)",
-        caption=f"{report['members']} members; load {report['host']['load_average']}",
+        caption=f"load {report['host']['load_average']}",
     )
-    for heading in (
-        "producers/consumers",
-        *kinds,
-        "CPU µs of the master",
-        *(f"{REPLICA} : {kind}" for kind in kinds[1:]),
-    ):
+    ratios = [f"{ours} : {kind}" for ours, kind in _compared(kinds)]
+    for heading in ("producers/consumers", *kinds, "CPU µs of the master", *ratios):
         rates.add_column(heading, justify="left" if heading == "producers/consumers" else "right")
     for row in report["rows"]:
         cells = [
             f"{each.median:,.0f} ({each.low:,.0f}–{each.high:,.0f})" for each in map(_spread, row["per_s"].values())
         ]
         cells.append(" | ".join(f"{row['cpu_us'][kind]:.0f}" for kind in kinds))
-        for kind in kinds[1:]:
-            ratio = row["ratios"][kind]
+        for names in ratios:
+            ratio = row["ratios"][names]
             goal = "" if ratio["goal"] is None else f" (goal {ratio['goal']:g})"
             cells.append(f"{ratio['median']:.2f}{goal}")
         rates.add_row(row["row"], *cells)
@@ -223,7 +227,9 @@ def _spread(row: dict[str, float]) -> Spread:
 def main() -> None:
     parser = cli.parser("replication", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--peer", type=cli.peer, metavar="artemis=DIR", help="measure its pair in the same run")
-    parser.add_argument("--members", type=int, choices=(2, 3, 5), default=2, help="of our group (default %(default)s)")
+    parser.add_argument(
+        "--members", type=int, choices=(2, 3, 5), action="append", help="of our group (default 2; several: each)"
+    )
     parser.add_argument("--messages", type=int, default=100_000, help="waiting at a kill (default %(default)s)")
     parser.add_argument("--takeovers", type=int, default=3, help="kills of each kind, 0 = none (default %(default)s)")
     add_turns(parser, GOALS)
@@ -232,8 +238,11 @@ def main() -> None:
         parser.error(f"{args.peer} has no replicated pair: name artemis=DIR")
     cli.terminate_on_signal()
     options = cli.amq_options(args)
-    brokers.KINDS[REPLICA] = type("Member", (ReplicaBroker,), {"members": args.members})
-    kinds = [REPLICA, FILES]
+    kinds = []
+    for members in dict.fromkeys(args.members or [2]):
+        kinds.append(f"{REPLICA}-{members}")
+        brokers.KINDS[kinds[-1]] = type("Member", (ReplicaBroker,), {"kind": kinds[-1], "members": members})
+    kinds.append(FILES)
     if args.peer:
         kinds.append(PAIR)
         brokers.KINDS[PAIR] = type("Pair", (ReplicatedArtemis,), {"home": brokers.KINDS["artemis"].home})
@@ -249,7 +258,6 @@ def main() -> None:
     report = {
         "host": host.describe(args.dir),
         "kinds": kinds,
-        "members": args.members,
         "rows": summarise(turns, names, kinds),
         "takeovers": takeovers,
     }

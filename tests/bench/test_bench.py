@@ -117,11 +117,15 @@ def test_a_bench_runs(words: str, tmp_path: Path) -> None:
 def test_missed_goals_of_replication_are_named() -> None:
     ratio = {"median": 0.394, "low": 0.3, "high": 0.5, "goal": 1.0, "met": False}
     kept = {"median": 7.2, "low": 7.0, "high": 8.0, "goal": 5.0, "met": True}
-    rows = [{"row": "1/1 window 1", "ratios": {replication.PAIR: ratio}}, {"row": "4/4", "ratios": {"amq": kept}}]
+    pair, ours = replication.PAIR, f"{replication.REPLICA}-2"
+    rows = [
+        {"row": "1/1 window 1", "ratios": {f"{ours} : {pair}": ratio}},
+        {"row": "4/4", "ratios": {f"{ours} : amq": kept}},
+    ]
     took = {"connected_s": {"median": 0.2}, "first_receipt_s": {"median": 2.21}}
-    takeovers = [{"kind": replication.PAIR, "spread": took}, {"kind": replication.REPLICA, "spread": took}]
+    takeovers = [{"kind": pair, "spread": took}, {"kind": ours, "spread": took}]
     missed = replication.missed({"rows": rows, "takeovers": takeovers})
-    assert missed == ["1/1 window 1 0.39 x artemis pair, goal 1", "takeover 2.21 s, goal 1"]
+    assert missed == ["1/1 window 1: replica-2 : artemis pair 0.39, goal 1", "takeover of replica-2 2.21 s, goal 1"]
     assert not replication.missed({"rows": rows[1:], "takeovers": takeovers[:1]})
 
 
