@@ -217,11 +217,11 @@ class Journal:
                 self._add_consumed(batch)
             self._batch = batch
             records, is_patient = len(batch.records), self._log.is_patient
-            is_small = (inline and records + batch.in_runs <= INLINE_RECORDS_MAX) or (
-                crowd and records <= CROWD_RECORDS_MAX and not batch.in_runs
-            )
+            is_lone = inline and records + batch.in_runs <= INLINE_RECORDS_MAX
+            is_small = is_lone or (crowd and records <= CROWD_RECORDS_MAX and not batch.in_runs)
             is_fast = is_patient or min(self._last_syncs_s, default=0.0) < INLINE_SYNC_S_MAX
-            self._write(is_small and is_fast and batch.size <= INLINE_BYTES_MAX)
+            is_awaited = is_lone and bool(batch.confirms)
+            self._write(is_small and is_fast and batch.size <= INLINE_BYTES_MAX, is_awaited)
         return False
 
     def on_their_way(self) -> list[OpenBatch]:
@@ -355,7 +355,7 @@ class Journal:
             batch.in_slices = batch.in_slices or len(seqs) > groups.LATE_RECORDS
         batch.consumed.clear()
 
-    def _write(self, inline: bool = False) -> None:
+    def _write(self, inline: bool = False, lingers: bool = False) -> None:
         """Write the batch in flight: into the current segment, or the next one where it does not fit."""
         batch = self._batch
         assert batch is not None
@@ -388,7 +388,7 @@ class Journal:
             begin = partial(self._begin_batch, batch, file, chunks, records, position, number, wall_s, batch.flags)
             self._begins = inline
             try:
-                begun = inline and begin(waits=False)
+                begun = inline and begin(waits=False, lingers=lingers)
                 outcome = self._early
             except OSError as error:
                 begun, outcome = True, (0, error)
@@ -440,13 +440,15 @@ class Journal:
         flags: int,
         *,
         waits: bool = True,
+        lingers: bool = False,
     ) -> bool:
         """Write a batch to a log that is patient: `_told` hears when the batch is durable on enough hosts."""
         began_s = self._clock.monotonic()
         end = position + BATCH_BYTES + sum(map(len, chunks))
         pieces = batch_pieces(chunks, file.salt, self._epoch, number, records, wall_s, flags)
         writer = cast(PatientWriter, file.writer)
-        return writer.begin(position, end, pieces, partial(self._told, batch, began_s, end), waits=waits)
+        told = partial(self._told, batch, began_s, end)
+        return writer.begin(position, end, pieces, told, waits=waits, lingers=lingers)
 
     def _begun(self, _: object, error: Exception | None) -> None:
         if error is not None:

@@ -105,11 +105,19 @@ class PatientWriter(Writer, Protocol):
     """The end of a segment of a log that is patient."""
 
     def begin(
-        self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], told: Told, *, waits: bool
+        self,
+        start: int,
+        end: int,
+        pieces: Iterable[bytes | bytearray | memoryview],
+        told: Told,
+        *,
+        waits: bool,
+        lingers: bool = False,
     ) -> bool:
         """Append as `append` does, and wait for no other host: `told` is called in the event loop of `Store.hear_on`,
         once, when all is durable, or with the error that ends it; in that loop perhaps before this returns. Not `waits`
         = where another thread is at the disk of this host, or that disk is slow, return False, and nothing was done.
+        `lingers` = the caller has nothing else to do: where other hosts answer within a moment, wait for that moment.
         Raises OSError, and then `told` is not called; NoRoomError."""
         ...
 

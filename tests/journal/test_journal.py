@@ -19,7 +19,7 @@ from amq.core.message import Message
 from amq.doors.clock import Clock
 from amq.doors.threads import JobThread, SystemThreads
 from amq.journal.format import APART_BYTES
-from amq.journal.journal import CROWD_RECORDS_MAX, INLINE_SYNC_S_MAX, Journal
+from amq.journal.journal import CROWD_RECORDS_MAX, INLINE_RECORDS_MAX, INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
 from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog, FileWriter
 from amq.store.segment_log import FULL_ERRNOS, RESERVE_NAME, SyncError, Told
@@ -253,10 +253,14 @@ class EarlyWriter:
     def __init__(self, files: FileWriter, busy: Callable[[], bool]) -> None:
         self._files, self._busy = files, busy
         self.finish, self.close = files.finish, files.close
+        self.lingers = False
 
-    def begin(self, start: int, end: int, pieces: Iterable[bytes], told: Told, *, waits: bool) -> bool:
+    def begin(
+        self, start: int, end: int, pieces: Iterable[bytes], told: Told, *, waits: bool, lingers: bool = False
+    ) -> bool:
         if self._busy() and not waits:
             return False
+        self.lingers = lingers
         self._files.append(start, end, pieces)
         told(None)
         return True
@@ -296,6 +300,27 @@ def test_an_append_that_other_hosts_have_before_it_has_begun_takes_effect_in_thi
     assert len(world.records) == world.sent - 1
     world.runner.drain()
     assert len(world.records) == world.sent
+
+
+def test_only_for_a_lone_client_that_waits_the_event_loop_waits_for_other_hosts(tmp_path: Path) -> None:
+    world, client = PatientWorld(tmp_path), Waiter()
+    world.send()
+    world.commit()
+
+    def lingers(count: int, *, inline: bool = False, crowd: bool = False, waiter: Waiter | None = client) -> bool:
+        world.send(count, waiter=waiter)
+        world.journal.flush(inline, crowd=crowd)
+        world.runner.drain()
+        assert world.journal._file is not None
+        writer = world.journal._file.writer
+        assert isinstance(writer, EarlyWriter)
+        return writer.lingers
+
+    assert lingers(1, inline=True)
+    assert not lingers(1, inline=True, waiter=None)
+    assert not lingers(1, crowd=True)
+    assert not lingers(INLINE_RECORDS_MAX + 1, inline=True, crowd=True)
+    assert not lingers(1)
 
 
 def test_single_records_of_a_crowd_are_synced_in_place(world: World) -> None:

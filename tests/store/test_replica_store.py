@@ -25,7 +25,7 @@ from amq.store.port import Store
 from amq.store.replica import member as members
 from amq.store.replica import store as stores
 from amq.store.replica.leader import Leader
-from amq.store.replica.member import INLINE_S_MAX
+from amq.store.replica.member import INLINE_S_MAX, LINGER_LOOKS_MAX, LINGER_S_MAX
 from amq.store.replica.messages import Append
 from amq.store.replica.store import ReplicaElection
 from amq.store.segment_log import NoRoomError, PatientWriter, SyncError, Told, Writer
@@ -197,11 +197,13 @@ async def test_what_a_copy_answers_in_the_loop_takes_effect_before_the_next_turn
     assert told == [None, "next turn"]
 
 
-def begin(member: CopyMember, writer: Writer, number: int, told: Told, *, waits: bool = False) -> bool:
+def begin(
+    member: CopyMember, writer: Writer, number: int, told: Told, *, waits: bool = False, lingers: bool = False
+) -> bool:
     """The first write of a segment."""
     data = encode_batch(b"one", SALT, member.term.epoch.number, number, 1, 0)
     patient = cast(PatientWriter, writer)
-    return patient.begin(HEADER_BYTES, HEADER_BYTES + len(data), [data], told, waits=waits)
+    return patient.begin(HEADER_BYTES, HEADER_BYTES + len(data), [data], told, waits=waits, lingers=lingers)
 
 
 def test_an_append_that_has_begun_is_told_when_two_of_three_have_it(group: GroupOfCopies) -> None:
@@ -293,6 +295,22 @@ def test_an_event_loop_waits_for_no_slow_disk(group: GroupOfCopies, monkeypatch:
     loop.hear_all(told)
     assert told == [None]
     assert content(b.store) == content(a.store) or content(c.store) == content(a.store)
+
+
+@pytest.mark.parametrize("answers_s", [(), (LINGER_S_MAX / 2, 1.0), (1.0,)])
+def test_an_event_loop_with_nothing_else_to_do_looks_for_answers_where_these_are_quick(
+    group: GroupOfCopies, monkeypatch: pytest.MonkeyPatch, answers_s: tuple[float, ...]
+) -> None:
+    a, b, c = three(group)
+    group.network.away |= {b.id, c.id}
+    a.store.hear_on(ToldLoop())
+    writer, looks, told = a.create(1), list[int](), list[Exception | None]()
+    monkeypatch.setattr(a.at_work._peers, "hear", lambda: looks.append(1))
+    a.at_work._answers_s.clear()
+    a.at_work._answers_s.extend(answers_s)
+    until(lambda: begin(a, writer, 1, told.append, lingers=True), "no other thread is at the disk")
+    assert not told
+    assert len(looks) in (range(1) if answers_s == (1.0,) else range(1, LINGER_LOOKS_MAX + 1))
 
 
 def test_an_append_that_was_not_confirmed_hears_of_the_end_of_the_mastership(group: GroupOfCopies) -> None:

@@ -9,6 +9,7 @@ own copy is carried out in order; an append is confirmed when W copies have all 
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -50,6 +51,8 @@ LOOK_S = 0.05  # a candidate looks so often whether members are gone
 TRIM_TICKS = 20  # between two lists of the segments that count
 INLINE_S_MAX = 0.0005  # of a write, and of a sync: an event loop waits for no slower one
 INLINE_SYNCS = 6  # the quickest of the last ones
+LINGER_S_MAX = 0.0002  # an event loop with nothing else to do waits so long for the answer of a copy
+LINGER_LOOKS_MAX = 200
 PATIENCE_S = 6.0  # of a candidate, for the answers of the others
 _log = structlog.get_logger("amq.replica")
 
@@ -89,6 +92,8 @@ class ReplicaMember:
         self._trim: Trim | None = None
         self._writes_s: deque[float] = deque(maxlen=INLINE_SYNCS)  # of the copy here
         self._syncs_s: deque[float] = deque(maxlen=INLINE_SYNCS)
+        self._synced_at_s = 0.0
+        self._answers_s: deque[float] = deque(maxlen=INLINE_SYNCS)  # from there until an append was confirmed
         self._ticks = 0
         self._told = ""
         self._closed = False
@@ -276,12 +281,21 @@ class ReplicaMember:
             raise outcome[0]
 
     def begin(
-        self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes, told: Told, waits: bool
+        self,
+        ballot: int,
+        name: str,
+        start: int,
+        end: int,
+        head: bytes,
+        data: bytes,
+        told: Told,
+        waits: bool,
+        lingers: bool = False,
     ) -> bool:
         """Append `data` to segment `name`; `head` comes before it where it is the first. `told` is called when W copies
         have it, or with the error that ends this mastership: once, in any thread, under the mutex, perhaps before this
-        returns. Not `waits` = return False where another thread is at the copy, or its disk is slow. Raises NoRoomError
-        before any other copy has heard of it; OSError, which is final."""
+        returns. Not `waits` = return False where another thread is at the copy, or its disk is slow. `lingers`: see
+        `PatientWriter.begin`. Raises NoRoomError before any other copy has heard of it; OSError, which is final."""
         key = self._segments.key(name)
         assert key is not None
         upto = position_of(key[1], end)
@@ -313,7 +327,21 @@ class ReplicaMember:
                 self.copyist.mutex.release()
         finally:
             self._own_turn.release()
+        if lingers and syncs:
+            self._linger()
         return True
+
+    def _linger(self) -> None:
+        """Take an answer that comes within a moment: to be woken by it takes longer. Where another process wants this
+        processor it has it."""
+        if not _are_quick(self._answers_s, LINGER_S_MAX):
+            return
+        until_s = self._clock.monotonic() + LINGER_S_MAX
+        for _ in range(LINGER_LOOKS_MAX):
+            self._peers.hear()
+            if not self._waiting or self._clock.monotonic() > until_s:
+                return
+            os.sched_yield()
 
     def hear_on(self, loop: EventLoop | None) -> None:
         """See `OtherCopies.hear_on`."""
@@ -422,6 +450,7 @@ class ReplicaMember:
                         self._supplies.append((machine, each))
                         self._wake.set()
                     case Confirm(position):
+                        self._answers_s.append(self._clock.monotonic() - self._synced_at_s)
                         while self._waiting and self._waiting[0][0] <= position:
                             self._waiting.popleft()[1](None)
                     case CompareAndSet(_, record):
@@ -521,7 +550,8 @@ class ReplicaMember:
             try:
                 said = self.copyist.handle(message)
                 if isinstance(message, Append):
-                    self._syncs_s.append(self._clock.monotonic() - began_s)
+                    self._synced_at_s = ended_s = self._clock.monotonic()
+                    self._syncs_s.append(ended_s - began_s)
             except (OSError, AmqError) as error:
                 with self._changed:
                     if machine is self._machine:
@@ -620,9 +650,9 @@ class ReplicaMember:
             _log.warning(event, reason=reason)
 
 
-def _are_quick(took_s: Collection[float]) -> bool:
-    """Whether the disk is: a busy processor makes only some of the calls slow."""
-    return min(took_s, default=0.0) < INLINE_S_MAX
+def _are_quick(took_s: Collection[float], most_s: float = INLINE_S_MAX) -> bool:
+    """Whether the disk is, or the others are: a busy processor makes only some of the calls slow."""
+    return min(took_s, default=0.0) < most_s
 
 
 def _sealed(known: KnownRecord) -> Mapping[str, int]:

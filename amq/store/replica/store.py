@@ -217,14 +217,21 @@ class ReplicaWriter:
         return self._clock.monotonic() - began
 
     def begin(
-        self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], told: Told, *, waits: bool
+        self,
+        start: int,
+        end: int,
+        pieces: Iterable[bytes | bytearray | memoryview],
+        told: Told,
+        *,
+        waits: bool,
+        lingers: bool = False,
     ) -> bool:
         """See `amq.store.segment_log.PatientWriter`."""
         tell = partial(self._part.post, told)
-        return bool(self._part.telling(self._begin, start, end, _joined(pieces), tell, waits))
+        return bool(self._part.telling(self._begin, start, end, _joined(pieces), tell, waits, lingers))
 
-    def _begin(self, start: int, end: int, data: bytes, told: Told, waits: bool) -> bool:
-        begun = self._member.begin(self._ballot, self._name, start, end, self._head, data, told, waits)
+    def _begin(self, start: int, end: int, data: bytes, told: Told, waits: bool, lingers: bool) -> bool:
+        begun = self._member.begin(self._ballot, self._name, start, end, self._head, data, told, waits, lingers)
         if begun:
             self._head = b""
         return begun
