@@ -382,6 +382,9 @@ def _copy_text(copy: dict[str, Any]) -> str:
     match copy["state"]:
         case "silent":
             return f"{copy['id']} has not answered for {duration_text(copy['silent_s'])}{lag}"
+        case "gone":
+            silent = duration_text(copy["silent_s"])
+            return f"{copy['id']} is gone: the group goes on without it, and it has not answered for {silent}"
         case "behind":
             return f"{copy['id']} is behind for {duration_text(copy['behind_s'])}{lag}"
         case "filling":

@@ -14,6 +14,7 @@ from typing import Any, Final
 import amq
 from amq.console.link import Seen
 from amq.management.listing import Row
+from amq.store.copies import CopyState
 from amq.store.status import StoreStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -274,7 +275,8 @@ def copies_of(text: MetricsText, stores: Sequence[tuple[Mapping[str, str], Store
     """The copies of those of `stores` that are replicated, each with its labels."""
     known = [(labels, status.copies) for labels, status in stores if status.copies is not None]
     told = [(labels, status.copies_seen) for labels, status in stores if status.copies_seen is not None]
-    each_copy = [({**labels, "copy": copy.id}, copy) for labels, each in told for copy in each.copies]
+    there = [(labels, copy) for labels, each in told for copy in each.copies if copy.state is not CopyState.GONE]
+    each_copy = [({**labels, "copy": copy.id}, copy) for labels, copy in there]
     families: list[tuple[str, str, list[tuple[Mapping[str, str], float | None]]]] = [
         ("amq_store_copies", "Copies that count.", [(labels, len(each.counting)) for labels, each in known]),
         (

@@ -108,6 +108,8 @@ def _copy_state(copy: CopyNow) -> str:
     match copy.state:
         case CopyState.SILENT:
             return f"has not answered for {span_text(copy.silent_s)}{lag}"
+        case CopyState.GONE:
+            return f"gone: the group goes on without it, and it has not answered for {span_text(copy.silent_s)}"
         case CopyState.BEHIND:
             return f"behind for {span_text(copy.behind_s)}{lag}"
         case CopyState.FILLING:

@@ -20,12 +20,14 @@ class CopyState(Enum):
     BEHIND   it answers, and lacks some of that
     FILLING  it does not count yet: it gets what it lacks
     SILENT   it does not answer
+    GONE     it counted, does not answer, and was taken out of the group; the master forgets it after a while
     """
 
     LEVEL = "level"
     BEHIND = "behind"
     FILLING = "filling"
     SILENT = "silent"
+    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)

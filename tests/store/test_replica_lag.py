@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
+from amq.cli.status import _copy_text
 from amq.cluster.alarms import Alarm, alarms
 from amq.cluster.directory import Cluster
 from amq.cluster.masters import StoreNow
@@ -36,13 +37,14 @@ from amq.store.replica.messages import CompareAndSet, Piece, Stored
 from amq.store.status import StoreStatus
 from tests.copies import CopyMember, GroupOfCopies
 from tests.store.test_replica_machines import SECOND, leader
-from tests.store.test_replica_store import three, until
+from tests.store.test_replica_store import record_members, three, until
 
 LEVEL = CopyNow("a-1", CopyState.LEVEL, True, 0, 0.0)
 BEHIND = CopyNow("b-2", CopyState.BEHIND, True, 5 << 20, 4.0)
 FILLING = CopyNow("c-3", CopyState.FILLING, False, 3 << 30, 9.0)
 SILENT = CopyNow("d-4", CopyState.SILENT, True, None, 40.0, 40.0)
-ALL = CopiesNow(True, (LEVEL, BEHIND, FILLING, SILENT))
+GONE = CopyNow("e-5", CopyState.GONE, False, None, 0.0, 12.0)
+ALL = CopiesNow(True, (LEVEL, BEHIND, FILLING, SILENT, GONE))
 
 
 @pytest.fixture
@@ -177,6 +179,23 @@ def test_a_copy_that_is_filled_says_how_much_it_lacks(group: GroupOfCopies) -> N
         d.stop()
 
 
+def test_a_copy_in_whose_place_another_one_counts_is_gone(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    lost = c.id
+    c.stop()
+    d = CopyMember(group.store("d"), "d")
+    try:
+        until(lambda: record_members(a) == {a.id, b.id, d.id}, "it takes the place of the lost one")
+        until(lambda: {each.id: each.state for each in seen_by(a).copies}[lost] is CopyState.GONE, "it is gone")
+        found = next(each for each in seen_by(a).to_json()["copies"] if each["id"] == lost)
+        assert (found["counts"], found["lag_bytes"]) == (False, None)
+        words = f"{lost} is gone: the group goes on without it, and it has not answered for "
+        assert _copy_text(found).startswith(words)
+        assert lost not in {each.id for each in seen_by(a).silent}
+    finally:
+        d.stop()
+
+
 # -- what people see ---------------------------------------------------------------------------------------------------
 
 
@@ -242,14 +261,16 @@ def test_metrics_and_the_page_of_the_store() -> None:
     ):
         assert f"\n{line}\n" in text
     assert 'amq_store_copy_lag_bytes{copy="d-4"}' not in text, "unknown is not 0"
+    assert 'copy="e-5"' not in text, "it is gone"
     assert "amq_store_copies" not in broker_text(Seen(status(None), None, None), None, None, 0)
     assert [each["state"] for each in overview.copies(seen)] == [
         "level",
         "behind for 4.0 s, lacks 5.0 MiB",
         "is filled, lacks 3.0 GiB",
         "has not answered for 40 s",
+        "gone: the group goes on without it, and it has not answered for 12 s",
     ]
-    assert [each["counts"] for each in overview.copies(seen)] == ["yes", "yes", "no", "yes"]
+    assert [each["counts"] for each in overview.copies(seen)] == ["yes", "yes", "no", "yes", "no"]
     masterless = overview.copies(Seen(status(None, known), None, None))
     assert {each["id"]: each["state"] for each in masterless}["d-4"] == "does not run"
 

@@ -87,6 +87,7 @@ class ReplicaMember:
         self._chores: deque[Callable[[], object]] = deque()  # of the asker
         self._bases: dict[str, list[list[tuple[str, int, int]]]] = {}  # of members that get everything, by their id
         self._filled: dict[str, int] = {}  # the piece that such a member gets next
+        self._left: frozenset[str] = frozenset()  # members that counted in this mastership, and do so no more
         self._ends: dict[int, int] = {}  # of the segments of this mastership, by their numbers
         self._waiting: deque[tuple[int, Told]] = deque()  # appends that are not confirmed: up to where
         self._trim: Trim | None = None
@@ -385,6 +386,8 @@ class ReplicaMember:
     def _seen(self, leader: Leader, member: str) -> CopyNow:
         stream, counts = leader.stream, member in leader.record.members
         silent_s, behind_s = stream.silent_ticks(member) * TICK_S, stream.behind_ticks(member) * TICK_S
+        if silent_s and not counts and member in self._left:
+            return CopyNow(member, CopyState.GONE, counts, None, 0.0, silent_s)
         if silent_s:
             state = CopyState.SILENT
         elif not counts:
@@ -411,6 +414,7 @@ class ReplicaMember:
         self._supplies.clear()
         self._bases.clear()
         self._filled.clear()
+        self._left = frozenset()
         self._ends.clear()
         self._wanted, self._trim = None, None
 
@@ -640,6 +644,8 @@ class ReplicaMember:
                     leader.answered(found.revision, found.record)
                     if leader.record != before:
                         self._known = found
+                        counted = (self._left | before.members) & set(leader.stream.members)
+                        self._left = counted - leader.record.members
                         _log.info("members of the store", members=sorted(leader.record.members))
                     self._perform()
 
