@@ -317,13 +317,14 @@ class Broker(Core):
             return
         state, segment, offset = self.state, batch.segment, batch.offset
         alike: list[Message] = []  # plain ones for one queue that follow each other, whoever sent them
+        store_all = state.store_alike if batch.in_runs else state.store_all  # those between runs belong to these
         for record, chunk in zip(batch.records, batch.chunks, strict=True):
             size = len(chunk)
             if record.__class__ is Message:
                 record.offset, record.size = offset, size
                 is_plain = record.priority == DEFAULT_PRIORITY and not (record.duplicate_id or record.expires_ms)
                 if alike and not (is_plain and record.destination == alike[0].destination):
-                    state.store_all(alike, segment)
+                    store_all(alike, segment)
                     alike = []
                 if is_plain:
                     alike.append(record)
@@ -331,14 +332,14 @@ class Broker(Core):
                     state.store(record, segment)
             else:
                 if alike:
-                    state.store_all(alike, segment)
+                    store_all(alike, segment)
                     alike = []
                 state.take_effect(record, offset, size, segment)
             offset += size
-        if len(alike) == 1:  # as a lone client's: two calls less
+        if len(alike) == 1 and not batch.in_runs:  # as a lone client's: two calls less
             state.store(alike[0], segment)
         elif alike:
-            state.store_all(alike, segment)
+            store_all(alike, segment)
         self._took_effect(batch)
 
     def _go_on(self, effect: Effect) -> None:

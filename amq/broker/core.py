@@ -168,6 +168,10 @@ class Core(ABC):
         if len(seqs) < len(messages):
             self.state.remove_all(queue, [each for each in messages if each.segment is None])
 
+    def consumed_run(self, queue: Queue, seqs: range) -> None:
+        """`consumed` for each of these, which are in the journal."""
+        self.journal.open.consumed[queue.name] += seqs
+
     def has_left(self, queue: Queue, seq: int) -> bool:
         """Does nobody get that message from `queue` any more, once all that is on its way to the journal is there?"""
         for batch in self.journal.on_their_way():

@@ -67,6 +67,9 @@ def message_at(data: bytes, at: int, body: bytes, stop: int | None = None) -> Me
 
 def columns_of(messages: Sequence[Message]) -> tuple[bytes, bytes]:
     """The columns of `messages`, at least one, and their bodies. Raises ValueError, struct.error."""
+    if messages.__class__ is MessageRun:
+        seqs, times = column_of("Q", messages.seqs), column_of("Q", messages.times)
+        return _run_of(messages.like, messages.bodies, None, seqs, times), b"".join(messages.bodies)
     bodies = [message.body for message in messages]
     first, natives = messages[0], None
     if first.envelope is not None and first.envelope.native is not None:
@@ -167,7 +170,7 @@ def run_at(data: bytes, at: int, bodies: bytes) -> tuple[Message, list[bytes], l
     return like, *_bodies_at(data, at, count, flags, bodies)
 
 
-def _run_of(like: Message, bodies: list[bytes], natives: list[bytes] | None, *columns: bytes) -> bytes:
+def _run_of(like: Message, bodies: Sequence[bytes], natives: list[bytes] | None, *columns: bytes) -> bytes:
     """All columns but the bodies; `columns` = the first ones."""
     head = head_of(like)
     lead = _COLUMNS.pack(len(bodies), len(head), _NATIVES if natives is not None else 0)

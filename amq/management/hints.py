@@ -74,7 +74,7 @@ def _of_broker(context: Context) -> list[Hint]:
 def _of_queue(context: Context, queue: Queue) -> list[Hint]:
     found = []
     consumers = list(queue.subscriptions)
-    held = sum(len(each.unacked) for each in consumers)
+    held = sum(each.held for each in consumers)
     limit = queue.options.queue_limit_bytes
     if queue.name in context.broker.paused:
         found.append(Hint("paused", "It is paused: consumers get nothing until it is resumed."))

@@ -212,7 +212,7 @@ def consumers() -> Table[HeldConsumer]:
     return Table(
         lambda each: f"{each.connection.id}:{each.session}:{each.subscription.id}",
         {
-            "in_flight": lambda each: len(each.subscription.unacked),
+            "in_flight": lambda each: each.subscription.held,
             "prefetch": lambda each: each.subscription.prefetch,
             "priority": lambda each: each.subscription.priority,
         },

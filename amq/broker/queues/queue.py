@@ -6,6 +6,9 @@ Two kinds of state. The stored state (`messages` and `backlogs` together, `redel
 message is in exactly one of: a backlog (on disk alone), a level, `delayed`, one subscription's `unacked`, an open
 transaction, or a record on its way to the journal that takes it out. Messages are delivered by priority, then by seq,
 wherever they wait.
+
+A run that goes to consumers that wait stays together on its way (`Bundle`). The methods of that way alone know bundles:
+`messages`, `levels` and `unacked` have single messages, which are made when somebody asks for these.
 """
 
 from __future__ import annotations
@@ -16,16 +19,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Protocol
 
 from amq.broker.actions import Action
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost, cost_of_all
 from amq.broker.queues.backlog import NEVER, Backlog, Backlogs, Columns, Place, columns_of_stored
+from amq.broker.queues.bundles import Bundle
 from amq.broker.queues.viewer import Viewer
 from amq.broker.state.window import IdWindow
 from amq.config.store_options import StoreOptions
 from amq.core.destination import QUEUE_SCHEME, plain_name
 from amq.core.message import Message, MessageBatch
+from amq.core.message_run import MessageRun
 from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
 from amq.journal.reader import RecordRun
@@ -42,9 +48,12 @@ FEW = 32  # messages are taken out of a level one by one
 RUN_MESSAGES_MAX = 64  # for one consumer: it may have as much more than fits into `consumerBufferSize`
 ROUNDS_MIN = 4  # fewer messages for each consumer are handed out one by one
 RUN_BODY_BYTES_MAX = 4 << 10  # larger ones are delivered alone: the calls do not count beside the copying
+TOGETHER_MAX = 4096  # messages that wait in bundles: to make single ones of these takes 4 ms
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
+_NO_BUNDLES: deque[Bundle] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = IdWindow(0)
+_count, _credit = attrgetter("count"), attrgetter("credit")
 
 
 class QueueConsumer(Protocol):
@@ -135,6 +144,9 @@ class Dispatcher(Protocol):
     def consumed_all(self, queue: Queue, messages: list[Message]) -> None:
         """`consumed` for each of `messages`."""
 
+    def consumed_run(self, queue: Queue, seqs: range) -> None:
+        """`consumed` for each of these, which are in the journal."""
+
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         """Messages past their time, already out of the queue's order."""
 
@@ -195,6 +207,7 @@ class Subscription:
 
     __slots__ = (
         "auto",
+        "bundles",
         "credit",
         "ended",
         "exclusive",
@@ -209,8 +222,8 @@ class Subscription:
         "redelivers",
         "refund",
         "selector",
+        "singles",
         "sources",
-        "unacked",
         "unlimited",
         "wire",
     )
@@ -233,10 +246,27 @@ class Subscription:
         self.refund = int(credit is None)  # credit that each acknowledgement gives back: see `pulling`
         self.unlimited = self.auto and credit is None  # it is bounded by its socket alone
         self.begin_with(credit if credit is not None else UNLIMITED if self.auto else prefetch)
-        self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
+        self.singles: dict[int, Message] = {}  # by seq, in order of delivery: what it got before
+        self.bundles: deque[Bundle] = _NO_BUNDLES  # what it has in bundles
         self.is_ready = False
         self.ended = False
         self.wire = self.peer.subscribed(command, owner.number)
+
+    @property
+    def unacked(self) -> dict[int, Message]:
+        """The messages that it has, by seq, in order of delivery."""
+        if self.bundles:
+            self.queue.take_apart()
+        return self.singles
+
+    @unacked.setter
+    def unacked(self, held: dict[int, Message]) -> None:
+        self.singles = held
+
+    @property
+    def held(self) -> int:
+        """Messages that it has."""
+        return len(self.singles) + sum([bundle.count for bundle in self.bundles])
 
     @property
     def known_as(self) -> str:
@@ -285,6 +315,30 @@ class Subscription:
         self.credit += self.refund * len(settled)
         return settled
 
+    def settle_bundles(self, seqs: list[int]) -> tuple[list[Message], list[Bundle]] | None:
+        """Take `seqs` where they are the next ones that it has, in order, and some are in bundles; None = they are not.
+        The credit for them is not back yet."""
+        singles, bundles = self.singles, self.bundles
+        at = len(singles)
+        if at and [*singles] != seqs[:at]:
+            return None
+        taken = 0
+        while at < len(seqs):
+            if taken == len(bundles):
+                return None
+            bundle = bundles[taken]
+            some = seqs[at : at + bundle.count]
+            if some != [*bundle.seqs[: len(some)]]:
+                return None
+            at += len(some)
+            taken += 1
+        settled = [bundles.popleft() for _ in range(taken)]
+        if len(some) < bundle.count:
+            settled[-1], rest = bundle.cut(len(some))
+            bundles.appendleft(rest)
+        self.singles = {}
+        return [*singles.values()], settled
+
     def take_back(self, message: Message) -> None:
         """It holds this again: what it said of it did not take place, and its client delivers it by itself."""
         self.unacked[message.seq] = message
@@ -330,12 +384,14 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
+        "_levels",
         "_top",
         "acknowledged",
         "awaits",
         "backlogs",
         "brought",
         "browsers",
+        "bundles",
         "delayed",
         "drops_above",
         "duplicates",
@@ -343,15 +399,14 @@ class Queue:
         "enqueued",
         "exclusive",
         "expiring",
+        "folded",
         "guests",
         "is_diverted",
         "is_hidden",
         "is_plain",
         "leaving",
-        "levels",
         "limit_bytes",
         "may_hold_unowned",
-        "messages",
         "name",
         "options",
         "outranked",
@@ -362,6 +417,8 @@ class Queue:
         "resident_bytes",
         "retention",
         "selection",
+        "settled",
+        "singles",
         "stays",
         "stored_bytes",
         "subscriptions",
@@ -370,6 +427,7 @@ class Queue:
     delays = True  # do messages that failed wait for `redeliveryDelay`?
     chooses = True  # may it have to choose which of several consumers gets a message?
     fires = False  # do messages leave it for where they were sent to, when their time has come?
+    keeps_bundles = True  # may messages stay together in it?
 
     def __init__(self, name: str, options: StoreOptions) -> None:
         self.name = name
@@ -377,8 +435,11 @@ class Queue:
         self.configure(options)
         self.stored_bytes = 0  # of all messages that have not left: their records, `cost` of those without one
         self.pending_bytes = 0  # of records on their way to the journal
-        self.messages: dict[int, Message] = {}  # by seq: those in memory, waiting or delivered
-        self.is_plain = False  # none in `messages` is in a group, expires, or is too large to be delivered with others
+        self.singles: dict[int, Message] = {}  # of `messages`: those that are in no bundle
+        self.folded = 0  # messages in bundles: those that wait, those that consumers have, and those that are settled
+        self.bundles = _NO_BUNDLES  # that wait; the levels are empty then
+        self.settled: dict[int, Bundle] = {}  # by its first seq: a record on its way to the journal takes it out
+        self.is_plain = False  # none in `singles` is in a group, expires, or is too large to be delivered with others
         self.backlogs = Backlogs()  # messages that wait on disk alone
         self.leaving = Backlogs()  # those on disk alone that are in no line: they go to another queue in a moment
         self.resident_bytes = 0  # of `messages`
@@ -386,7 +447,7 @@ class Queue:
         self.duplicates = _NO_IDS  # producer-given ids
         self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
         self.may_hold_unowned = True  # among these: ids without a user, see `amq.broker.unowned`
-        self.levels = [_NO_MESSAGES] * PRIORITIES  # messages that wait in memory
+        self._levels = [_NO_MESSAGES] * PRIORITIES
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []
         self.guests = 0  # of these
@@ -415,6 +476,20 @@ class Queue:
         self.drops_above = limit if drops else NO_LIMIT  # bytes that are stored
 
     @property
+    def messages(self) -> dict[int, Message]:
+        """By seq: those in memory, waiting or delivered."""
+        if self.folded:
+            self.take_apart()
+        return self.singles
+
+    @property
+    def levels(self) -> list[deque[Message]]:
+        """Messages that wait in memory, by priority."""
+        if self.bundles:
+            self.take_apart()
+        return self._levels
+
+    @property
     def taken_bytes(self) -> int:
         """Bytes that count for `queueLimit`."""
         return self.stored_bytes + self.pending_bytes
@@ -428,12 +503,13 @@ class Queue:
     @property
     def waiting(self) -> int:
         """Messages that no consumer has."""
-        return sum(map(len, self.levels)) + self.backlogs.rows + len(self.delayed)
+        together = sum([bundle.count for bundle in self.bundles])
+        return together + sum(map(len, self._levels)) + self.backlogs.rows + len(self.delayed)
 
     @property
     def stored(self) -> int:
         """Messages that have not left the queue."""
-        return len(self.messages) + self.backlogs.rows + self.leaving.rows
+        return len(self.singles) + self.folded + self.backlogs.rows + self.leaving.rows
 
     def dead_letter_name(self, message: Message, given_up: bool = False) -> str:
         """Full name of the dead-letter queue of `message`. `given_up`: by a client that redelivers by itself."""
@@ -470,8 +546,8 @@ class Queue:
 
     def is_idle(self) -> bool:
         """Nothing would be missed if this queue were forgotten."""
-        used = self.messages or self.backlogs or self.leaving or self.browsers or self.stays or self.awaits
-        if used or self.duplicates or self.duplicates_pending:
+        used = self.singles or self.folded or self.backlogs or self.leaving or self.duplicates
+        if used or self.browsers or self.stays or self.awaits or self.duplicates_pending:
             return False
         return all(each.is_guest for each in self.subscriptions)
 
@@ -487,6 +563,8 @@ class Queue:
 
     def store(self, message: Message) -> None:
         """`message` is stored from now on, and waits in memory. The hot path: one call."""
+        if self.bundles:
+            self.take_apart()
         size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         self.is_plain = False
         self.enqueued += 1
@@ -499,9 +577,9 @@ class Queue:
         if message.expires_ms:
             self.expiring += 1
         seq = message.seq
-        self.messages[seq] = message
         priority = message.priority
-        level = self.levels[priority]
+        level = self._levels[priority]
+        self.singles[seq] = message
         if self.selection is None and (level[-1].seq < seq if level else level is not _NO_MESSAGES):
             level.append(message)  # as `push` does nearly always
             if priority > self._top:
@@ -511,13 +589,15 @@ class Queue:
 
     def is_awaited(self) -> bool:
         """Does a consumer take the next message now?"""
-        return not any(self.levels) and any(each.is_ready for each in self.ready)
+        return not self.bundles and not any(self._levels) and any(each.is_ready for each in self.ready)
 
     def store_all(self, messages: list[Message], cost_bytes: int, size: int, is_plain: bool) -> None:
         """`store` for each of these, of one priority, all in the journal or none, in the order of their seqs.
         `cost_bytes` = the sum of their `cost`, `size` = that of their records, `is_plain`: of these."""
         first, count = messages[0], len(messages)
-        self.is_plain = is_plain and not first.expires_ms and (self.is_plain or not self.messages)
+        if self.bundles:
+            self.take_apart()
+        self.is_plain = is_plain and not first.expires_ms and (self.is_plain or not self.singles)
         self.enqueued += count
         if first.segment is None:
             self.stored_bytes += cost_bytes
@@ -528,10 +608,10 @@ class Queue:
         if first.expires_ms:
             self.expiring += count
         if messages[-1].seq - first.seq == count - 1:  # as those of a run have it
-            self.messages.update(zip(range(first.seq, first.seq + count), messages, strict=True))
+            self.singles.update(zip(range(first.seq, first.seq + count), messages, strict=True))
         else:
-            self.messages.update({message.seq: message for message in messages})
-        level = self.levels[first.priority]
+            self.singles.update({message.seq: message for message in messages})
+        level = self._levels[first.priority]
         if self.selection is None and (level[-1].seq < first.seq if level else level is not _NO_MESSAGES):
             level.extend(messages)
             if first.priority > self._top:
@@ -539,6 +619,62 @@ class Queue:
         else:
             for message in messages:
                 self.push(message)
+
+    def takes_together(self, count: int, priority: int) -> bool:
+        """May so many plain messages stay together? Only where consumers take them at once, and nobody else looks."""
+        if self.selection is not None or self.browsers or self.backlogs or self.guests or any(self._levels):
+            return False
+        if self.bundles and self.bundles[0].like.priority != priority:
+            return False
+        return self.keeps_bundles and bool(self.ready) and sum(map(_count, self.bundles)) + count <= TOGETHER_MAX
+
+    def store_bundle(self, bundle: Bundle, cost_bytes: int) -> None:
+        """`store` for each message of `bundle`, which take these bytes."""
+        count, segment = bundle.count, bundle.segment
+        segment.live += count
+        segment.live_bytes += bundle.size
+        self.enqueued += count
+        self.folded += count
+        self.stored_bytes += bundle.size
+        self.pending_bytes -= bundle.size
+        self.resident_bytes += cost_bytes
+        if self.bundles is _NO_BUNDLES:
+            self.bundles = deque()
+        if not self.bundles or not self.bundles[-1].extend(bundle):
+            self.bundles.append(bundle)
+
+    def take_apart(self) -> None:
+        """Its bundles are single messages from now on, each where it was."""
+        singles = self.singles
+        if not singles:
+            self.is_plain = True
+        for bundle in self.settled.values():
+            singles.update(zip(bundle.seqs, bundle.messages(), strict=True))
+        self.settled.clear()
+        for subscription in self.subscriptions:
+            for bundle in subscription.bundles:
+                held = dict(zip(bundle.seqs, bundle.messages(), strict=True))
+                singles.update(held)
+                subscription.singles.update(held)
+            subscription.bundles = _NO_BUNDLES
+        bundles, self.bundles = self.bundles, _NO_BUNDLES
+        for bundle in bundles:
+            messages, priority = bundle.messages(), bundle.like.priority
+            singles.update(zip(bundle.seqs, messages, strict=True))
+            if self._levels[priority] is _NO_MESSAGES:
+                self._levels[priority] = deque()
+            self._levels[priority].extend(messages)
+            self._top = max(self._top, priority)
+        bundles.clear()
+        self.folded = 0
+
+    def remove_bundle(self, bundle: Bundle, cost_bytes: int) -> None:
+        """The messages of `bundle`, which was settled, and took these bytes, have left."""
+        count = bundle.count
+        self.folded -= count
+        self.acknowledged += count
+        self.stored_bytes -= bundle.size
+        self.resident_bytes -= cost_bytes
 
     def store_on_disk(self, message: Message, segment: int) -> None:
         """`message` is stored from now on, and waits on disk. `segment` = code of where it stands."""
@@ -554,7 +690,7 @@ class Queue:
         taken = 0
         self.is_plain = False
         for message in messages:
-            self.messages[message.seq] = message
+            self.singles[message.seq] = message
             taken += cost(message)
         self.resident_bytes += taken
         return taken
@@ -571,13 +707,13 @@ class Queue:
 
     def let_go(self, message: Message) -> None:
         """`message`, which is counted, is in memory no more. No level and no consumer has it."""
-        del self.messages[message.seq]
+        del self.singles[message.seq]
         self.resident_bytes -= cost(message)
 
     def remove(self, message: Message) -> None:
         """`message`, which is in memory and which no level and no consumer has, has left."""
         size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
-        del self.messages[message.seq]
+        del self.singles[message.seq]
         self.resident_bytes -= size
         self.stored_bytes -= message.size if message.segment is not None else size
         if message.expires_ms:
@@ -757,13 +893,15 @@ class Queue:
 
     def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
         """Hand waiting messages to ready consumers in turn, one each or the same number. The hot path of delivery."""
-        ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
+        ready, levels, redelivered, backlogs = self.ready, self._levels, self.redelivered, self.backlogs
         expired: list[Message] = []
         guests = self.guests
         # What a connection gets of this queue for the first time, in a run: its subscription and the messages. A
         # connection may have several subscriptions here; it gets all in the order of the queue. They are given out in
         # two places, without a function for it: a lone message would pay that call.
         runs: dict[Recipient, tuple[Subscription, list[Message]]] = {}
+        if self.folded and ready:
+            self._hand_out_bundles(owner)
         if len(levels[self._top]) > ROUNDS_MIN and ready and ready[0].credit > ROUNDS_MIN:
             self._hand_out_rounds(owner)
         while ready:
@@ -778,6 +916,8 @@ class Queue:
                 if self._top == 0 or not (backlogs or any(levels)):
                     break
                 self._top -= 1
+                if len(levels[self._top]) > ROUNDS_MIN and not runs:
+                    self._hand_out_rounds(owner)
                 continue
             message = level.popleft()
             if message.expires_ms and message.expires_ms <= now_ms:
@@ -799,7 +939,7 @@ class Queue:
             if subscription.auto:
                 owner.consumed(self, message)
             else:
-                subscription.unacked[message.seq] = message
+                subscription.singles[message.seq] = message
             peer = subscription.peer
             is_single = before is not None or len(message.body) > RUN_BODY_BYTES_MAX
             run = runs.get(peer)
@@ -834,17 +974,11 @@ class Queue:
         same consumers, all those of one side by side, so that what came as a run goes as one."""
         ready, redelivered = self.ready, self.redelivered
         while ready:
-            level, consumers = self.levels[self._top], [*ready]
-            count = len(consumers)
-            rounds = min(len(level) // count, RUN_MESSAGES_MAX)
-            for subscription in consumers:
-                if subscription.credit <= rounds:
-                    rounds = subscription.credit - 1
-            if rounds < ROUNDS_MIN or self.guests or self._top in self.backlogs:
+            level, consumers = self._levels[self._top], [*ready]
+            rounds, more = self._shares(len(level))
+            if not rounds or self._top in self.backlogs:
                 return
-            if count > 1 and count != len({each.peer for each in consumers}):
-                return
-            messages = [*islice(level, rounds * count)]
+            messages = [*islice(level, rounds * len(consumers) + more)]
             if redelivered and any(message.seq in redelivered for message in messages):
                 return
             if not self.is_plain and not self._are_plain(messages):
@@ -854,21 +988,79 @@ class Queue:
             else:
                 for _ in messages:
                     level.popleft()
-            shares, first = [], messages[0].seq
+            ready.rotate(-more)
+            shares, begin, first = [], 0, messages[0].seq
             follow = messages[-1].seq - first == len(messages) - 1  # each its predecessor, as those of runs do
             for place, subscription in enumerate(consumers):
-                begin = place * rounds
-                shares.append(share := messages[begin : begin + rounds])
-                subscription.credit -= rounds
+                end = begin + rounds + (place < more)
+                shares.append(share := messages[begin:end])
+                subscription.credit -= len(share)
                 if subscription.auto:
                     owner.consumed_all(self, share)
                 elif follow:
-                    seqs = range(first + begin, first + begin + rounds)
-                    subscription.unacked.update(zip(seqs, share, strict=True))
+                    subscription.unacked.update(zip(range(first + begin, first + end), share, strict=True))
                 else:
                     subscription.unacked.update({message.seq: message for message in share})
+                begin = end
             for subscription, share in zip(consumers, shares, strict=True):
                 subscription.peer.deliver_all(subscription, share)
+
+    def _shares(self, count: int) -> tuple[int, int]:
+        """How many of so many messages that wait each of those in line gets now, side by side, and how many of these,
+        the first ones, get one more; (0, 0) = they get them one by one."""
+        ready = self.ready
+        consumers = len(ready)
+        if count > RUN_MESSAGES_MAX * consumers:  # in as many parts as that takes, none of them much smaller
+            count //= -(-count // (RUN_MESSAGES_MAX * consumers))
+        rounds, more = divmod(count, consumers)
+        least = min(map(_credit, ready))
+        if least <= rounds + 1:
+            rounds, more = min(rounds, least - 1), 0
+        if rounds < ROUNDS_MIN or self.guests or (consumers > 1 and len({each.peer for each in ready}) < consumers):
+            return 0, 0
+        return rounds, more
+
+    def _hand_out_bundles(self, owner: Dispatcher) -> None:
+        """The same of messages that are together. They get the rest one by one."""
+        ready, bundles = self.ready, self.bundles
+        while bundles and ready:
+            consumers = [*ready]
+            rounds, more = self._shares(sum(map(_count, bundles)))
+            if not rounds:
+                break
+            ready.rotate(-more)
+            runs: list[tuple[Subscription, Bundle]] = []
+            for place, subscription in enumerate(consumers):
+                count = rounds + (place < more)
+                subscription.credit -= count
+                while count:
+                    bundle = bundles.popleft()
+                    if bundle.count > count:
+                        bundle, rest = bundle.cut(count)
+                        bundles.appendleft(rest)
+                    count -= bundle.count
+                    runs.append((subscription, bundle))
+                    if subscription.auto:
+                        self.settle_bundles((bundle,), owner)
+                    elif subscription.bundles:
+                        subscription.bundles.append(bundle)
+                    else:
+                        subscription.bundles = deque((bundle,))
+            for subscription, bundle in runs:
+                if bundle.count > 1:
+                    seqs = range(bundle.seq, bundle.seq + bundle.count)
+                    run = MessageRun(bundle.like, seqs, bundle.times, bundle.bodies)
+                    subscription.peer.deliver_all(subscription, run)
+                else:
+                    subscription.peer.deliver(subscription, bundle.messages()[0], 0)
+        if bundles or any(self._levels):  # a consumer has bundles behind all else
+            self.take_apart()
+
+    def settle_bundles(self, bundles: Sequence[Bundle], owner: Dispatcher) -> None:
+        """Consumers are done with these, which they do not have any more."""
+        for bundle in bundles:
+            self.settled[bundle.seq] = bundle
+            owner.consumed_run(self, bundle.seqs)
 
     def _are_plain(self, messages: list[Message]) -> bool:
         """As `is_plain`, of these."""

@@ -32,6 +32,7 @@ class Schedule(Queue):
     delays = False
     chooses = False
     fires = True
+    keeps_bundles = False
     is_dead_letter_queue = True  # nothing is moved on from here but by the scheduler
 
     def __init__(self, name: str, options: StoreOptions) -> None:

@@ -382,7 +382,9 @@ class Session:
         if subscription is None or subscription.__class__ is not Subscription:
             self._settle_together(command, subscription, [command.seq], transaction)
             return
-        message = subscription.unacked.pop(command.seq, None)
+        message = subscription.singles.pop(command.seq, None)
+        if message is None and subscription.bundles:
+            message = subscription.unacked.pop(command.seq, None)
         if message is None:
             raise self._unknown(command)
         self._connection.traffic.acknowledged += 1
@@ -405,15 +407,28 @@ class Session:
         subscription, seqs = self._subscriptions.get(command.consumer), command.seqs
         if subscription is None or subscription.__class__ is not Subscription:
             return False
-        unacked, different = subscription.unacked, set(seqs)
-        if not unacked.keys() >= different or len(different) < len(seqs):
-            return False
+        broker, queue = self._broker, subscription.queue
+        together = None
+        if subscription.bundles and len(seqs) > len(subscription.singles):
+            together = subscription.settle_bundles(seqs)
+        if together is not None:
+            messages, bundles = together
+        else:
+            unacked, different = subscription.singles, set(seqs)
+            if subscription.bundles and not unacked.keys() >= different:
+                unacked = subscription.unacked
+            if not unacked.keys() >= different or len(different) < len(seqs):
+                return False
+            messages, bundles = list(map(unacked.pop, seqs)), []
         self._connection.traffic.acknowledged += len(seqs)
         subscription.credit += subscription.refund * len(seqs)
-        self._broker.consumed_all(subscription.queue, list(map(unacked.pop, seqs)))
+        if messages:
+            broker.consumed_all(queue, messages)
+        if bundles:
+            queue.settle_bundles(bundles, broker)
         if not subscription.is_ready and self._connection.is_writable:
             subscription.make_ready()
-        self._broker.dirty[subscription.queue] = None
+        broker.dirty[queue] = None
         return True
 
     def _settle_several(self, command: Settle) -> None:
@@ -803,7 +818,7 @@ class Session:
         return (each for each in self._subscriptions.values() if not isinstance(each, Browser))
 
     def holds_deliveries(self) -> bool:
-        return any(subscription.unacked for subscription in self._subscriptions.values())
+        return any(subscription.singles or subscription.bundles for subscription in self._subscriptions.values())
 
     def _may_read_on(self) -> bool:
         """May the client be read while its commands wait? Its acknowledgements may make the room that they wait for."""

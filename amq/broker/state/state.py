@@ -23,6 +23,7 @@ from typing import Any, Final
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost_of_all, cost_of_run
 from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
 from amq.broker.queues.backlog import Columns, Place
+from amq.broker.queues.bundles import Bundle
 from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, Queue
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.changes import Change, Ended
@@ -261,8 +262,42 @@ class State(ServingFold[Segment]):
             self.store_all(run.stored(), segment)
             return
         cost = run.body_bytes + (run.like.header_bytes + MESSAGE_OVERHEAD_BYTES) * len(run.bodies)
-        is_plain = max(map(len, run.bodies)) <= RUN_BODY_BYTES_MAX
+        is_plain = run.largest <= RUN_BODY_BYTES_MAX
+        like, count = run.like, len(run.bodies)
+        is_bare = is_plain and not like.expires_ms and like.envelope is None
+        if is_bare and (queue := self._keeping(like, run.seq, count, cost)) is not None:
+            times, place = array("Q", (like.timestamp_ms,)) * count, (run.seq, run.offset, run.size)
+            self.newest_seq = run.seq + count - 1
+            queue.store_bundle(Bundle(like, segment, place, [*run.bodies], times, run.sizes[:]), cost)
+            return
         self.store_all(run.stored(segment=segment), segment, cost, run.size, is_plain)
+
+    def store_alike(self, messages: list[Message], segment: Segment | None) -> None:
+        """`store` for each of `messages`: plain ones for one destination, which stand side by side in `segment`."""
+        first, cost = messages[0], cost_of_all(messages)
+        is_plain = max([len(message.body) for message in messages]) <= RUN_BODY_BYTES_MAX
+        bundle = Bundle.of_messages(messages, segment) if segment is not None and is_plain else None
+        if bundle is not None and (queue := self._keeping(first, first.seq, bundle.count, cost)) is not None:
+            self.newest_seq = messages[-1].seq
+            queue.store_bundle(bundle, cost)
+        else:
+            self.store_all(messages, segment)
+
+    def _keeping(self, like: Message, seq: int, count: int, cost: int) -> Queue | None:
+        """The queue of so many new messages from `seq` on, of that `cost` together, none of them large, if they arrive
+        there as a bundle."""
+        queue = self.queues.get(like.destination) or self.queue(like.destination)
+        if (
+            self.serves
+            and seq > self.newest_seq
+            and not queue.is_hidden
+            and queue.retention is None
+            and queue.resident_bytes + cost + self.memory.taken_bytes <= self.memory.paging_bytes
+            and queue.takes_together(count, like.priority)
+        ):
+            self.arrived[queue] = None
+            return queue
+        return None
 
     def store_all(
         self, messages: list[Message], segment: Segment | None, cost: int = 0, size: int = 0, is_plain: bool = False
@@ -325,11 +360,44 @@ class State(ServingFold[Segment]):
         queue = self.queues.get(consumed.destination) or self.queue(consumed.destination)
         if queue.backlogs:
             self._discard(queue, consumed.seqs, segment)
-        here = queue.messages
-        found = map(here.get, dict.fromkeys(consumed.seqs))
+        seqs = consumed.seqs
+        if queue.settled and not (seqs := self._leave_together(queue, seqs, segment)):
+            return
+        here = queue.singles
+        if queue.folded and not here.keys() >= set(seqs):
+            here = queue.messages
+        found = map(here.get, dict.fromkeys(seqs))
         self.remove_all(queue, [message for message in found if message is not None], segment)
         if consumed.reason == ACKED and consumed.destination.startswith(HELD_SCHEME):
             self._dequeued(consumed)
+
+    def _leave_together(self, queue: Queue, seqs: list[int], said_in: Segment) -> list[int]:
+        """The bundles that begin with some of `seqs`, and end with others, leave. Returns those that are in none."""
+        settled, others = queue.settled, []
+        at = 0
+        while at < len(seqs):
+            bundle = settled.get(seqs[at])
+            if bundle is None:
+                others.append(seqs[at])
+                at += 1
+                continue
+            count, segment = bundle.count, bundle.segment
+            last = at + count - 1
+            if last >= len(seqs) or seqs[last] != bundle.seq + count - 1:  # the record is taken in slices
+                queue.take_apart()
+                return others + seqs[at:]
+            del settled[bundle.seq]
+            at += count
+            cost = bundle.cost
+            queue.remove_bundle(bundle, cost)
+            self.memory.taken_bytes -= cost
+            segment.live -= count
+            segment.live_bytes -= bundle.size
+            if segment is not said_in:
+                said_in.refers.add(segment.code)
+        if not queue.folded:
+            self.emptied[queue] = None
+        return others
 
     def _dequeued(self, consumed: Consumed) -> None:
         """A prepared transaction, or a lease, is committed: its messages have left the queue from which they came."""
@@ -495,14 +563,14 @@ class State(ServingFold[Segment]):
             self.memory.taken_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         else:
             self.memory.free(message)
-        if not queue.messages:
+        if not queue.singles:
             self.emptied[queue] = None
 
     def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment | None = None) -> None:
         """`remove` for each of `messages`, as a record in the segment `said_in` says, if there is one."""
         if not messages:
             return
-        rows, segment = queue.messages, messages[0].segment
+        rows, segment = queue.singles, messages[0].segment
         size = taken_bytes = 0
         is_mixed = is_shared = False
         for message in messages:

@@ -15,6 +15,7 @@ class OutboxQueue(Queue):
     delays = False
     chooses = False
     moves_expired = False
+    keeps_bundles = False
 
     def dead_letter_name(self, message: Message, given_up: bool = False) -> str:  # noqa: ARG002
         """Messages that another store refuses go to the dead-letter queue that every store has."""
