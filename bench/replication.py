@@ -6,7 +6,8 @@ syncs. Then, for each kind that has copies, a fresh group each time: the master 
 and clients that try all ports without pause say when the next one delivers and confirms.
 
 `--members 2` makes pairs on both sides (the survivor of ours goes on alone, as that of Artemis does); with three
-members, which we recommend, two of three must have a write. Both may be measured in one run.
+members, which we recommend, two of three must have a write. Both may be measured in one run. The floor of a group
+(bench/floor/floor.c) is as many processes in C that pass on, sync and answer the same bytes, and do nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from amq.store.open import open_store
 from bench import brokers, cli, host, takeover
 from bench.load import Load, LoadError, run
 from bench.stats import Spread, spread
-from bench.throughput import QUICK, ROWS, Bench, Effort, RowRun, add_turns
+from bench.throughput import QUICK, ROWS, Bench, Effort, RowRun, add_floor, add_turns
 
-REPLICA, PAIR, FILES = "replica", "artemis pair", "amq"
+REPLICA, PAIR, FILES, FLOOR = "replica", "artemis pair", "amq", "floor"
 GOALS = {"4/4 window 256": 5.0, "1/1 window 1": 1.0, "32/32 window 1": 1.0}  # of the rates of Artemis' pair
 FILES_GOALS = {"4/4 window 256": 0.6}  # of those of our store in files
 TAKEOVER_S = 1.0
@@ -72,6 +73,12 @@ class ReplicaBroker(brokers.AmqBroker):
             time.sleep(brokers.PROBE_PAUSE_S)
 
 
+def floor_of(kind: str, members: int) -> type[brokers.FloorServer]:
+    """The floor of such a group: one server that passes batches on to processes, each with a file."""
+    more = ("copies", str(members), str(members // 2 + 1))
+    return type("FloorCopies", (brokers.FloorServer,), {"kind": kind, "more": more})
+
+
 class ReplicatedArtemis(brokers.ArtemisBroker):
     """Primary or backup of a pair, as `artemis create --replicated` makes them."""
 
@@ -90,10 +97,9 @@ class CopyGroup(brokers.BrokerGroup):
 
     def __init__(self, kind: str, directory: str | None, options: dict[str, str]) -> None:
         made = brokers.broker_class(kind)
-        count = made.members if issubclass(made, ReplicaBroker) else 1 if kind == FILES else 2
-        super().__init__(
-            kind, count, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options={} if kind == PAIR else options
-        )
+        count = made.members if issubclass(made, ReplicaBroker) else 2 if kind == PAIR else 1
+        options = options if issubclass(made, brokers.AmqBroker) else {}
+        super().__init__(kind, count, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options=options)
         if kind == PAIR:
             primary, backup = self.brokers
             assert isinstance(primary, ReplicatedArtemis)
@@ -170,7 +176,7 @@ def summarise(turns: Sequence[RowRun], names: Sequence[str], kinds: Sequence[str
         row["ratios"] = {}
         for ours, kind in _compared(kinds):
             ratio = spread([one / other for one, other in zip(per_s[ours], per_s[kind], strict=True)])
-            goal = (GOALS if kind == PAIR else FILES_GOALS).get(name)
+            goal = {PAIR: GOALS, FILES: FILES_GOALS}.get(kind, {}).get(name)
             met = goal is None or ratio.median >= goal
             row["ratios"][f"{ours} : {kind}"] = ratio._asdict() | {"goal": goal, "met": met}
         rows.append(row)
@@ -178,9 +184,11 @@ def summarise(turns: Sequence[RowRun], names: Sequence[str], kinds: Sequence[str
 
 
 def _compared(kinds: Sequence[str]) -> list[tuple[str, str]]:
-    """Each group of ours, with each other kind."""
+    """Each group of ours, with each other kind, and with its floor."""
     groups = [kind for kind in kinds if kind.startswith(REPLICA)]
-    return [(ours, kind) for kind in (FILES, PAIR) if kind in kinds for ours in groups]
+    pairs = [(ours, kind) for kind in (FILES, PAIR) for ours in groups]
+    pairs += [(ours, ours.replace(REPLICA, FLOOR)) for ours in groups]
+    return [(ours, kind) for ours, kind in pairs if kind in kinds]
 
 
 def missed(report: dict[str, Any]) -> list[str]:
@@ -233,6 +241,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="waiting at a kill (default %(default)s)")
     parser.add_argument("--takeovers", type=int, default=3, help="kills of each kind, 0 = none (default %(default)s)")
     add_turns(parser, GOALS)
+    add_floor(parser)
     args = parser.parse_args()
     if args.peer not in (None, "artemis"):
         parser.error(f"{args.peer} has no replicated pair: name artemis=DIR")
@@ -246,12 +255,16 @@ def main() -> None:
     if args.peer:
         kinds.append(PAIR)
         brokers.KINDS[PAIR] = type("Pair", (ReplicatedArtemis,), {"home": brokers.KINDS["artemis"].home})
+    if args.floor:
+        for members in dict.fromkeys(args.members or [2]):
+            kinds.append(f"{FLOOR}-{members}")
+            brokers.KINDS[kinds[-1]] = floor_of(kinds[-1], members)
     effort = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up, 0)
     messages, repeat = (2000, min(args.takeovers, 1)) if args.quick else (args.messages, args.takeovers)
     names = args.row or list(GOALS)
     try:
         turns = measure_rates(kinds, names, effort, args.size, args.dir, options, cli.progress)
-        copied = [kind for kind in kinds if kind != FILES]
+        copied = [kind for kind in kinds if kind.startswith((REPLICA, PAIR))]
         takeovers = measure_takeovers(copied, repeat, messages, args.dir, options, cli.progress) if repeat else []
     except (LoadError, brokers.BrokerProcessError, TimeoutError) as error:
         sys.exit(f"failed: {error}")

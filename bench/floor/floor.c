@@ -1,6 +1,6 @@
 /* The floor of a benchmark's row: a server of STOMP and OpenWire that does what no broker can leave out, and no more.
  *
- *     floor PORT DIRECTORY [gateway]
+ *     floor PORT DIRECTORY [gateway | copies COUNT NEEDED]
  *     floor rows WAY ROWS BYTES DIRECTORY    (see below)
  *
  * It reads what clients send, finds the ends of the frames, copies each persistent SEND and each ACK of one into a
@@ -13,12 +13,16 @@
  *
  * With `gateway` clients meet one process, and all of the above is done by another one behind it. The first passes on
  * what it reads, for all clients by one connection; pieces have a head: the number of the client, and the length.
+ *
+ * With `copies` COUNT processes have a file each: this one passes each batch on, the others write, sync and answer, and
+ * nothing is confirmed before NEEDED files, the one here among them, have it.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -29,6 +33,7 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -185,6 +190,60 @@ static Batch batches[2], *filling = &batches[0], *syncing;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t handed_over = PTHREAD_COND_INITIALIZER;
 
+/* A connection by loopback. */
+static void connect_both(int ends[2]) {
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 1)) fail("listen");
+    if (getsockname(listener, (struct sockaddr *)&address, &size)) fail("getsockname");
+    ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(ends[0], (struct sockaddr *)&address, size)) fail("connect");
+    if ((ends[1] = accept(listener, NULL, NULL)) < 0) fail("accept");
+    for (int end = 0; end < 2; end++) setsockopt(ends[end], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    close(listener);
+}
+
+/* Other copies of the file. */
+
+enum { COPIES_MAX = 8, UNASKED_MS = 2 };
+
+static struct pollfd copies[COPIES_MAX]; /* connections to them */
+static uint64_t kept[COPIES_MAX];        /* how many batches each has */
+static uint64_t batches_begun;
+static int copies_count, copies_needed = 1, copy_number, is_late; /* is_late: nothing came for UNASKED_MS */
+
+static int move_all(int fd, void *data, size_t length, int reads) {
+    for (char *at = data; length;) {
+        ssize_t moved = reads ? read(fd, at, length) : write(fd, at, length);
+        if (moved <= 0) return 0;
+        at += moved;
+        length -= moved;
+    }
+    return 1;
+}
+
+static void pass_to_copies(Bytes *records) {
+    uint32_t length = records->length;
+    struct iovec pieces[2] = {{&length, sizeof length}, {records->data, length}};
+    batches_begun++;
+    for (int i = 0; i < copies_count; i++) {
+        ssize_t wrote = writev(copies[i].fd, pieces, 2) - (ssize_t)sizeof length;
+        if (wrote < 0 || !move_all(copies[i].fd, records->data + wrote, length - wrote, 0)) fail("a copy");
+    }
+}
+
+static void await_copies(void) {
+    for (;;) {
+        int have = 1;
+        for (int i = 0; i < copies_count; i++) have += kept[i] == batches_begun;
+        if (have >= copies_needed) return;
+        if (poll(copies, copies_count, -1) < 0 && errno != EINTR) fail("poll");
+        for (int i = 0; i < copies_count; i++)
+            if (copies[i].revents && !move_all(copies[i].fd, &kept[i], sizeof kept[i], 1)) fail("a copy");
+    }
+}
+
 /* The file. */
 
 static void write_durable(Bytes *records) {
@@ -192,11 +251,11 @@ static void write_durable(Bytes *records) {
     if (file_fd < 0 || file_end + (off_t)length > SEGMENT_BYTES) {
         char name[4096];
         if (file_fd >= 0) {
-            snprintf(name, sizeof name, "%s/floor.%d", directory, file_number);
+            snprintf(name, sizeof name, "%s/floor.%d.%d", directory, copy_number, file_number);
             unlink(name);
             close(file_fd);
         }
-        snprintf(name, sizeof name, "%s/floor.%d", directory, ++file_number);
+        snprintf(name, sizeof name, "%s/floor.%d.%d", directory, copy_number, ++file_number);
         file_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
         if (file_fd < 0) fail(name);
         off_t room = length > SEGMENT_BYTES ? (off_t)length : SEGMENT_BYTES;
@@ -215,8 +274,41 @@ static void write_durable(Bytes *records) {
         at += wrote;
         file_end += wrote;
     }
+    pass_to_copies(records);
     if (fdatasync(file_fd)) fail("fdatasync");
+    await_copies();
     records->length = 0;
+}
+
+/* The process of another copy, until this one ends. */
+static void keep_copy(int fd) {
+    Bytes records = {0};
+    for (uint64_t done = 1;; done++) {
+        uint32_t length;
+        if (!move_all(fd, &length, sizeof length, 1) || !move_all(fd, extend(&records, length), length, 1)) exit(0);
+        write_durable(&records);
+        if (!move_all(fd, &done, sizeof done, 0)) exit(0);
+    }
+}
+
+static void make_copies(int count, int needed) {
+    if (count > COPIES_MAX || needed > count) fail("so many copies");
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < count - 1; i++) {
+        int ends[2];
+        connect_both(ends);
+        pid_t child = fork();
+        if (child < 0) fail("fork");
+        close(ends[child > 0]);
+        if (!child) {
+            for (int before = 0; before < i; before++) close(copies[before].fd);
+            copy_number = i + 1;
+            keep_copy(ends[1]);
+        }
+        copies[i] = (struct pollfd){.fd = ends[0], .events = POLLIN};
+    }
+    copies_count = count - 1;
+    copies_needed = needed;
 }
 
 static void *sync_batches(void *unused_argument) {
@@ -881,9 +973,19 @@ static void take_effect(Batch *batch) {
     batch->count = 0;
 }
 
+/* With copies, acknowledgements that nobody asked a receipt for wait for company, up to UNASKED_MS, as in the broker. */
+static int wait_for_company(void) {
+    if (!copies_count || is_late || !filling->records.length || filling->records.length > INLINE_BYTES) return 0;
+    for (size_t number = 0; number < filling->count; number++) {
+        Effect *one = &filling->effects[number];
+        if (one->queue || one->receipt[0] || one->answers || one->freed) return 0;
+    }
+    return 1;
+}
+
 /* Sync what there is, unless a sync is under way: then it waits for the next one. */
 static void commit(Batch **in_thread) {
-    if (*in_thread || !(filling->count || filling->records.length)) return;
+    if (*in_thread || !(filling->count || filling->records.length) || wait_for_company()) return;
     Batch *batch = filling;
     if (batch->records.length > INLINE_BYTES) {
         filling = batch == &batches[0] ? &batches[1] : &batches[0];
@@ -1001,20 +1103,6 @@ static void *task_of_direct(void *part) {
     return NULL;
 }
 
-/* A connection by loopback. */
-static void connect_both(int ends[2]) {
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 1)) fail("listen");
-    if (getsockname(listener, (struct sockaddr *)&address, &size)) fail("getsockname");
-    ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(ends[0], (struct sockaddr *)&address, size)) fail("connect");
-    if ((ends[1] = accept(listener, NULL, NULL)) < 0) fail("accept");
-    for (int end = 0; end < 2; end++) setsockopt(ends[end], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    close(listener);
-}
-
 static int rows(const char *way, size_t count, size_t row_bytes) {
     typedef void *(*Work)(void *);
     int sinks = !strcmp(way, "sink"), by_socket = sinks || !strcmp(way, "source");
@@ -1061,11 +1149,14 @@ int main(int count, char **words) {
         return rows(words[2], strtoul(words[3], NULL, 10), strtoul(words[4], NULL, 10));
     }
     int with_gateway = count == 4 && !strcmp(words[3], "gateway");
-    if (count != 3 && !with_gateway) {
-        fprintf(stderr, "usage: floor PORT DIRECTORY [gateway], or floor rows sink|source|direct ROWS BYTES DIRECTORY\n");
+    int with_copies = count == 6 && !strcmp(words[3], "copies");
+    if (count != 3 && !with_gateway && !with_copies) {
+        fprintf(stderr, "usage: floor PORT DIRECTORY [gateway | copies COUNT NEEDED], "
+                        "or floor rows sink|source|direct ROWS BYTES DIRECTORY\n");
         return 2;
     }
     directory = words[2];
+    if (with_copies) make_copies(atoi(words[4]), atoi(words[5]));
     int ends[2] = {-1, -1}, listener = -1, yes = 1;
     if (with_gateway) {
         connect_both(ends);
@@ -1098,7 +1189,8 @@ int main(int count, char **words) {
     Batch *in_thread = NULL;
     for (;;) {
         struct epoll_event ready[EVENTS];
-        int found = epoll_wait(poll_fd, ready, EVENTS, -1);
+        int found = epoll_wait(poll_fd, ready, EVENTS, wait_for_company() ? UNASKED_MS : -1);
+        is_late = !found;
         if (found < 0 && errno != EINTR) fail("epoll_wait");
         for (int number = 0; number < found; number++) {
             if (ready[number].data.ptr == &listener) {
@@ -1127,7 +1219,7 @@ int main(int count, char **words) {
                 due = queue->due;
                 dispatch(queue);
             }
-        } while (!in_thread && filling->records.length);
+        } while (!in_thread && filling->records.length && !wait_for_company());
         for (Connection *connection; (connection = dirty);) {
             dirty = connection->dirty;
             flush(connection);
