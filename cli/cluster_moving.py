@@ -203,7 +203,9 @@ def progress(found: Cluster, placement: Placement, seen: Callable[[str], StoreSe
         "eta_s": _eta_s(list(reached.values())),
         "leaving": placement.leaving or None,
         "waits_for": {
-            name: [*stores[name].waits, *stores[name].rest] for name in following.stores if not stores[name].copying
+            name: [*stores[name].waits, *stores[name].rest, *filter(None, [stores[name].stuck])]
+            for name in following.stores
+            if not stores[name].copying or stores[name].stuck
         }
         if isinstance(following, Await)
         else {},

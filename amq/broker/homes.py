@@ -37,6 +37,7 @@ from amq.journal.records import Group, ObeyedTable, Prepared, decider_of, is_of_
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
+REASON_CHARS_MAX = 500  # of a refusal, as it is told
 FEW = 1000  # messages, of
 FEW_BYTES = 1 << 20  # together, that a step takes without copies
 DUE_TOLD_MAX = 64  # slots whose destinations have not begun to move
@@ -51,6 +52,15 @@ class Sent:
     sent: int = 0
     sent_bytes: int = 0
     bytes_a_second: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A queue of the journal that leaves, and that its next home has refused since then, with the newest reason."""
+
+    queue: str
+    reason: str
+    since_ms: int
 
 
 @dataclass(slots=True)
@@ -95,6 +105,7 @@ class Homes:
         self._without: Placement | None = None  # the last table by which another store leaves
         self.owes_rest = False  # it leaves, and has not sent what belongs to no destination
         self.sent = Sent()
+        self.stuck: Stuck | None = None
         self.copies: dict[str, bool] = {}  # queues of the journal to be copied before their step; has enough been?
         self.to_copy = Copied()
         self._due: dict[int, list[str]] = {}  # by slot: queues that leave with a later step
@@ -305,6 +316,12 @@ class Homes:
         if not self.leaving:
             self.tell_progress()
 
+    def stands_still(self, queue: str, reason: str, now_ms: int) -> None:
+        """The next home of that queue of the journal refuses what it is sent, until it takes something."""
+        since_ms = self.stuck.since_ms if self.stuck is not None and self.stuck.queue == queue else now_ms
+        self.stuck = Stuck(queue, reason[:REASON_CHARS_MAX], since_ms)
+        self.tell_progress()
+
     def has_told(self, queues: Iterable[str]) -> None:
         """The next home knows what there is to know of these of `empty`."""
         for queue in queues:
@@ -372,11 +389,23 @@ class Homes:
             "copying": not all(self.copies.values()),
             "busy": sorted(busy),
         }
+        facts.pop("stuck", None)
+        if self.stuck is not None and self.stuck.queue in self.leaving:
+            facts["stuck"] = self._told_of(self.stuck)
         if placement.leaving:
             facts |= {"rest": self._rest(placement), "peers": sorted(self._peers())}
         facts.pop("waits", None)
         if facts != self.facts:
             self.facts = facts
+
+    def _told_of(self, stuck: Stuck) -> dict[str, Any]:
+        name = next(iter(self._homes_of(stuck.queue)), stuck.queue)
+        return {
+            "destination": wire_name(name),
+            "store": self.next_home(stuck.queue),
+            "reason": stuck.reason,
+            "since_ms": stuck.since_ms,
+        }
 
     def recorded(self, placed: ObeyedTable) -> None:
         """The record is durable, and ours: what the table gives to this store it has from now on. A record that was

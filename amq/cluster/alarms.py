@@ -9,6 +9,7 @@
 | STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
 | TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
 | OUTBOX_WAITS          | what the master of a store leads to another store has not left for `GRACE_S` |
+| MOVE_STANDS_STILL     | the next home of a destination has refused for `GRACE_S` what moves to it |
 | TRANSACTION_IN_DOUBT  | what became of a transaction over several stores is not known for `GRACE_S` |
 | NODE_ABSENT           | a node does not run, and no operator has drained it |
 | PROCESS_RESTARTS      | processes of a node end again and again |
@@ -83,6 +84,10 @@ def _of_store(
         text = f"store {store.name} has messages for {late.get('destination')} that do not leave: {why}"
         text += ": `amq cluster outboxes` shows all"
         found.append(Alarm("OUTBOX_WAITS", text, store.name, master.name))
+    if late := _late(master, "stuck", now_ms):
+        what = f"{late.get('destination')} does not move from store {store.name} to {late.get('store')}"
+        text = f"{what}, which refuses it: {late.get('reason')}. It goes on when that is mended; `amq cluster moves"
+        found.append(Alarm("MOVE_STANDS_STILL", f"{text} --cancel` takes it back", store.name, master.name))
     if late := _late(master, "doubt", now_ms):
         why, waits_s = late.get("reason") or "it has not answered", (now_ms - late["since_ms"]) // 1000
         text = (

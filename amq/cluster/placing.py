@@ -34,6 +34,7 @@ class StoreSeen:
     left      messages that it holds of what is moving, of `left_bytes`; `due_bytes` = of what has not begun to move
     sent      messages that it has sent to other stores in this mastership, of `sent_bytes`, `bytes_a_second` lately
     rest      of a store that leaves the cluster: what it holds still, and does not send
+    stuck     why a move stands still: its next home refuses something of this store; "" = it does not
     peers     stores that must answer it before they leave the cluster
     copying   does it make copies of what the next step takes, which is better taken when they are there?
     to_copy   messages of which it has still to make copies, of `to_copy_bytes`; `copied`, `copied_bytes` = it has made
@@ -62,6 +63,7 @@ class StoreSeen:
     remembers: bool = False
     waits: tuple[str, ...] = ()
     rest: tuple[str, ...] = ()
+    stuck: str = ""
     peers: tuple[str, ...] = ()
 
 

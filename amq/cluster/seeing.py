@@ -50,6 +50,7 @@ def seen_of(facts: dict[str, Any]) -> StoreSeen:
         bytes_a_second=_number(facts.get("bytes_a_second")),
         waits=_texts(facts.get("waits")),
         rest=_texts(facts.get("rest")),
+        stuck=_stuck(facts.get("stuck")),
         peers=_texts(facts.get("peers")),
         copying=facts.get("copying") is True,
         to_copy=_number(facts.get("to_copy")),
@@ -58,6 +59,12 @@ def seen_of(facts: dict[str, Any]) -> StoreSeen:
         copied_bytes=_number(facts.get("copied_bytes")),
         remembers=facts.get("remembers") is True,
     )
+
+
+def _stuck(told: object) -> str:
+    if not isinstance(told, dict):
+        return ""
+    return f"store {told.get('store')} refuses {told.get('destination')}: {told.get('reason')}"
 
 
 def runs(found: Cluster) -> bool:

@@ -15,7 +15,7 @@ from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, next_step
 from amq.config.destination_options import DestinationOptions
 from amq.protocols.commands import Finish, Prepare
-from tests.broker.carrying import BODIES, OURS, OURS_TOO, Cluster, received, send
+from tests.broker.carrying import BODIES, OURS, OURS_TOO, THEIRS, Cluster, received, send
 from tests.broker.outboxes import STORES, TABLE, names_of
 from tests.broker.test_broker_retained import retain
 from tests.mutant import Mutant, mutants
@@ -150,6 +150,50 @@ def test_a_durable_subscription_comes_with_what_waits_for_it(cluster: Cluster) -
     send(s2, [b"new"], topic, properties={"a": "b"})
     client = s2.consumer(topic, subscription_name="d", id="d", selector="a = 'b'", ack="auto", client_id="c")
     assert client.bodies == [*BODIES, b"new"]
+
+
+def test_a_move_to_a_store_that_has_another_subscription_of_that_name_says_so_and_goes_on(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    topic, other = f"topic://{OURS}", f"topic://{THEIRS}"
+    for world, name in ((s1, topic), (s2, other)):
+        world.consumer(name, subscription_name="d", id="d", client_id="c").disconnect()
+    send(s1, BODIES, topic)
+    cluster.begin()
+    for _ in range(4):
+        cluster.settle(2)
+        cluster.advance()
+    stuck = cluster.seen()["s1"].stuck
+    assert stuck.startswith(f"store s2 refuses /topic/{OURS}: there is another durable subscription 'd' of client 'c'")
+    assert "UNSUBSCRIBE it first" in stuck
+    since_ms = s1.broker.homes.facts["stuck"]["since_ms"]
+    cluster.settle(2)
+    assert s1.broker.homes.facts["stuck"]["since_ms"] == since_ms, "it is still the same"
+    client = s2.connect(client_id="c")
+    client.unsubscribe("d", subscription_name="d")
+    assert client.errors == []
+    cluster.finish()
+    assert cluster.seen()["s1"].stuck == ""
+    assert s2.consumer(topic, subscription_name="d", id="d", ack="auto", client_id="c").bodies == BODIES
+
+
+def test_a_move_that_is_taken_back_stands_still_no_more(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    topic = f"topic://{OURS}"
+    for world, name in ((s1, topic), (s2, f"topic://{THEIRS}")):
+        world.consumer(name, subscription_name="d", id="d", client_id="c").disconnect()
+    send(s1, BODIES, topic)
+    cluster.begin()
+    for _ in range(4):
+        cluster.settle(2)
+        cluster.advance()
+    assert cluster.seen()["s1"].stuck
+    cluster.table = cluster.table.returning()
+    cluster.offer()
+    client = s2.connect(client_id="c")
+    client.unsubscribe("d", subscription_name="d")
+    cluster.finish()
+    assert cluster.seen()["s1"].stuck == cluster.seen()["s2"].stuck == ""
+    assert s1.consumer(topic, subscription_name="d", id="d", ack="auto", client_id="c").bodies == BODIES
 
 
 def test_ids_are_remembered_where_the_queue_lives(cluster: Cluster) -> None:

@@ -76,6 +76,18 @@ def test_messages_that_do_not_leave(table: StoreTable) -> None:
     assert "queue://x that do not leave: the link broke" in alarm.text
 
 
+def test_a_move_that_stands_still(table: StoreTable) -> None:
+    store = served_by("a")
+    assert store.master is not None
+    stuck = {"destination": "/topic/x", "store": "s2", "since_ms": NOW_MS - 29_000, "reason": "UNSUBSCRIBE it first"}
+    store.master.facts["placement"]["stuck"] = stuck
+    assert told(table, store) == []
+    stuck["since_ms"] = NOW_MS - 31_000
+    (alarm,) = told(table, store)
+    assert (alarm.code, alarm.store, alarm.node) == ("MOVE_STANDS_STILL", "s1", "a")
+    assert "/topic/x does not move from store s1 to s2, which refuses it: UNSUBSCRIBE it first" in alarm.text
+
+
 def test_a_transaction_of_which_another_store_does_not_say_what_became(table: StoreTable) -> None:
     store = served_by("a")
     assert store.master is not None

@@ -193,6 +193,11 @@ def test_a_move_is_told_slowed_down_and_taken_back(directory: str, stores: dict[
     assert (now["copy_eta_s"], now["step_eta_s"], now["waits_for"]) == (3, 4, {})
     told = "copying: 0 KiB of 3 messages before the next step, about 3 s, for which clients will wait about 4 s"
     assert told in amq("moves", "--cluster", directory).stdout
+    stores |= everywhere(2)
+    stores["s1"] = StoreSeen(1, left=3, stuck="store s2 refuses /topic/n1: UNSUBSCRIBE it first")
+    assert facts(directory)["waits_for"] == {"s1": ["store s2 refuses /topic/n1: UNSUBSCRIBE it first"]}
+    stands = "; waits for s1: store s2 refuses /topic/n1: UNSUBSCRIBE it first\n"
+    assert amq("moves", "--cluster", directory).stdout.endswith(stands)
     assert facts(directory, "--rate", "0")["rate"] is None
     assert facts(directory, "--cancel")["returns"] is True
     stores |= everywhere(9)

@@ -261,6 +261,7 @@ class Mover:
                 core.state.remove(queue, message)
                 bring(queue, (1, 1), -1)  # that it has left here counts nowhere, as that of the others
         self._parcel = [], 0, 0
+        homes.stuck = None
         if self._rest:
             self._rest.pop()
         now_s = core.clock.monotonic()
@@ -287,6 +288,8 @@ class Mover:
 
     def refused(self, error: AmqError) -> None:
         _log.info("what moves is not taken yet: trying again", queue=self._name, reason=str(error))
+        if self._core.homes is not None and self._name and error.code != COPIES_GONE:
+            self._core.homes.stands_still(self._name, str(error), self._core.clock.wall_ms())
         if self._copied_row:
             self._refusals += 1
             if error.code == COPIES_GONE or self._refusals >= REFUSALS_MAX:
