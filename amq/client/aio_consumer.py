@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from amq.client.core import PULL_ANSWER_S_MAX, Delivery, Subscription
 from amq.client.errors import ConnectionClosedError
@@ -69,7 +69,7 @@ class Consumer:
         if self in self._session._consumers:
             self._session._consumers.remove(self)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import getpid as _getpid
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from amq.client import bulk
 from amq.client.columns import Columns
@@ -558,7 +558,7 @@ class Consumer:
         if self in self._session._consumers:
             self._session._consumers.remove(self)
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
