@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, RUN_MESSAGES_MAX, Queue
+from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, RUN_MESSAGES_MAX, TOGETHER_MAX, Queue
 from amq.core.message import Message
 from amq.protocols.commands import Command, Outcome, Send, SendRun, Settle, SettleRun
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
@@ -264,6 +264,20 @@ def test_they_stay_together_as_long_as_nobody_asks_for_one(world: World) -> None
     assert (queue.folded, queue.stored) == (len(bodies) - 100, len(bodies) - 100)
     assert [*consumer.consumers["a"].unacked] == seqs[100:]
     assert not queue.folded
+    world.settle_and_check()
+
+
+def test_a_consumer_that_takes_any_number_holds_few_together(world: World) -> None:
+    producer, consumer = world.connect(), world.consumer(prefetch=100_000)
+    producer.send(b"0")
+    world.settle()
+    queue = world.broker.state.queues[QUEUE]
+    for _ in range(TOGETHER_MAX // 1000 + 3):
+        producer.session.handle([SendRun(Message(QUEUE, b""), [b"x"] * 1000, None)])
+        world.settle()
+        assert queue.folded <= TOGETHER_MAX
+    assert len(consumer.bodies) == queue.stored == 1 + 1000 * (TOGETHER_MAX // 1000 + 3)
+    assert len(queue.subscriptions[0].unacked) == queue.stored
     world.settle_and_check()
 
 
