@@ -53,8 +53,8 @@ class CountedCoordinator:
         self._never = threading.Event()
         self._coordinator = coordinator
 
-    def open_session(self) -> CountedSession:
-        return CountedSession(self, self._counted("open_session", self._coordinator.open_session)())
+    def open_session(self, lasts_s: float = 0.0) -> CountedSession:
+        return CountedSession(self, self._counted("open_session", self._coordinator.open_session)(lasts_s))
 
     def close(self) -> None:
         self._coordinator.close()

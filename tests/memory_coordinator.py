@@ -145,6 +145,7 @@ class MemoryCoordinator:
         self._away = False
         self.lost_answers = 0
         self.sessions: set[MemorySession] = set()
+        self.lasts_s: list[float] = []  # how long each was to last
 
     @property
     def away(self) -> bool:
@@ -203,8 +204,9 @@ class MemoryCoordinator:
         self.answer(key)
         return True
 
-    def open_session(self) -> MemorySession:
+    def open_session(self, lasts_s: float = 0.0) -> MemorySession:
         self.reach("a session")
+        self.lasts_s.append(lasts_s)
         session = MemorySession(self)
         self.sessions.add(session)
         return session

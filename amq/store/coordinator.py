@@ -110,8 +110,9 @@ class Coordinator(Protocol):
         session may be removed by anybody."""
         ...
 
-    def open_session(self) -> Session:
-        """Begin a session. Raises OSError."""
+    def open_session(self, lasts_s: float = 0.0) -> Session:
+        """Begin a session, which lasts for `lasts_s` after its process died, where that is longer than `session_s` and
+        the coordinator can do it. Raises OSError."""
         ...
 
     def watch(self, key: str) -> AbstractContextManager[KeyWatch]:

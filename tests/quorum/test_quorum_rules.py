@@ -16,6 +16,7 @@ from amq.core.errors import OwnershipLostError, StoreError
 from amq.store.board import SeatTakenError
 from amq.store.coordinated.board import CoordinatedBoard
 from amq.store.coordinated.election import CoordinatedElection
+from amq.store.coordinated.session_time import FORGOTTEN_S
 from tests.election_contract import Member, no
 from tests.fakes import FakeClock, FakeHost
 from tests.fault_course import (
@@ -151,6 +152,22 @@ def test_a_master_whose_session_ended_goes_on_where_no_other_broker_was_quicker(
     one.lease.check()
     assert one.lease.valid()
     assert not other.locker.try_acquire()
+
+
+def test_a_session_that_ended_too_early_makes_the_next_ones_longer_for_a_while() -> None:
+    ensemble = Ensemble()
+    one, _, its, _ = members(ensemble)
+    assert one.locker.try_acquire()
+    one.take_over({})
+    for session in list(its.sessions):
+        ensemble.expire(session)
+    one.lease.check()
+    one.locker.release()
+    assert one.locker.try_acquire()
+    one.locker.release()
+    ensemble.clock.advance(FORGOTTEN_S)
+    assert one.locker.try_acquire()
+    assert its.lasts_s == [SESSION_S, 2 * SESSION_S, 2 * SESSION_S, SESSION_S], "released ones count nothing"
 
 
 def test_a_master_that_is_cut_off_alone_is_followed_and_never_checks_again() -> None:

@@ -50,6 +50,16 @@ def test_the_contract(coordinators: Coordinators, check: Callable[[Coordinators,
 
 
 @pytest.mark.deep
+def test_a_session_can_be_longer_than_others(coordinators: Coordinators) -> None:
+    one, key = coordinators(), next(_keys)
+    session = one.open_session(1.5 * one.session_s)
+    assert session.rest_s() > one.session_s
+    assert session.hold(key, b"x") is not None
+    session.close()
+    assert one.read(key) is None
+
+
+@pytest.mark.deep
 async def test_a_takeover_waits_for_few_answers(coordinators: Coordinators, tmp_path: Path) -> None:
     calls = await counted_takeover(coordinators, tmp_path)
     assert len(calls) <= CALLS_MAX, calls

@@ -27,6 +27,7 @@ from amq.core.errors import OwnershipLostError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
 from amq.store.coordinated.holding import Holding, hold, is_gone, process_document
+from amq.store.coordinated.session_time import SessionTime
 from amq.store.coordinator import ABSENT, Coordinator, KeyEntry, claim
 from amq.store.document import decode
 from amq.store.election import HEARTBEAT, IN_STORE, RECORD_BYTES, RELEASE, LockPlace, Sign
@@ -69,6 +70,7 @@ class CoordinatedElection:
         self._free: Standing | None = None  # the lock seemed to be, and this member has not tried for it yet
         self._got: Standing | None = None  # what was there when this member had got the lock, until it claims
         self._holding: Holding | None = None
+        self._session_time = SessionTime(coordinator.session_s)
         self._written: dict[str, int] = {}  # the revisions of what this member wrote through it
         self._found: dict[str, int] = {}  # and of what was there before
 
@@ -207,7 +209,8 @@ class CoordinatedElection:
         self._drop()
         if lock == ABSENT:
             return False
-        self._holding = hold(self._coordinator, _under(HOLDER, lock), self._host, holder)
+        lasts_s = self._session_time.seconds(self._clock.monotonic())
+        self._holding = hold(self._coordinator, _under(HOLDER, lock), self._host, holder, lasts_s)
         self._lock, self._number = lock, lock
         self._written, self._found = {}, {}
         if self._holding is None:
@@ -223,6 +226,8 @@ class CoordinatedElection:
         self._free = self._got = None
         holding, self._holding = self._holding, None
         if holding is not None:
+            if holding.may_be_over:
+                self._session_time.ended(self._clock.monotonic())
             holding.close()
 
     def _held(self) -> Holding:

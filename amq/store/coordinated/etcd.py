@@ -118,9 +118,9 @@ class Etcd:
 
     # -- sessions and watches -----------------------------------------------------------------------------------------
 
-    def open_session(self) -> EtcdSession:
+    def open_session(self, lasts_s: float = 0.0) -> EtcdSession:
         sent = self.clock.monotonic()
-        answer = self.call("lease/grant", {"TTL": str(math.ceil(self.session_s))}, "a session")
+        answer = self.call("lease/grant", {"TTL": str(math.ceil(max(self.session_s, lasts_s)))}, "a session")
         return EtcdSession(self, answer["ID"], sent + int(answer["TTL"]) * (1 - MARGIN))
 
     def hold(self, key: str, value: bytes, lease: str) -> int | None:

@@ -42,15 +42,23 @@ class Holding:
         found = self._coordinator.read(self._key)
         return found is not None and found.revision == self.revision
 
+    @property
+    def may_be_over(self) -> bool:
+        """Whether the coordinator may have ended the session. Asks nobody."""
+        return self._session.rest_s() <= 0
+
     def close(self) -> None:
         self._session.close()
 
 
-def hold(coordinator: Coordinator, key: str, host: Host, found: KeyEntry | None) -> Holding | None:
-    """Hold the entry `key`, which was seen as `found`; None where another process does. Raises OSError."""
+def hold(
+    coordinator: Coordinator, key: str, host: Host, found: KeyEntry | None, lasts_s: float = 0.0
+) -> Holding | None:
+    """Hold the entry `key`, which was seen as `found`, by a session that lasts so long; None where another process
+    holds it. Raises OSError."""
     if found is not None and not (is_gone(found.value, host) and coordinator.remove(key, found.revision)):
         return None
-    session = coordinator.open_session()
+    session = coordinator.open_session(lasts_s)
     try:
         revision = session.hold(key, process_document(host))
     except BaseException:

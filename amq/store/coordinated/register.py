@@ -106,7 +106,7 @@ class RegisterCoordinator:
 
     # -- sessions and watches -----------------------------------------------------------------------------------------
 
-    def open_session(self) -> RegisterSession:
+    def open_session(self, lasts_s: float = 0.0) -> RegisterSession:  # noqa: ARG002 (it ends with its process)
         return RegisterSession(self)
 
     @contextmanager

@@ -46,8 +46,8 @@ class ScopedCoordinator:
     def remove(self, key: str, seen: int) -> bool:
         return self._coordinator.remove(self._under(key), seen)
 
-    def open_session(self) -> ScopedSession:
-        return ScopedSession(self._coordinator.open_session(), self._scope)
+    def open_session(self, lasts_s: float = 0.0) -> ScopedSession:
+        return ScopedSession(self._coordinator.open_session(lasts_s), self._scope)
 
     def watch(self, key: str) -> AbstractContextManager[KeyWatch]:
         return self._coordinator.watch(self._under(key))

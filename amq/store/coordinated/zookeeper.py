@@ -139,9 +139,11 @@ class ZooKeeper:
 
     # -- sessions and watches -----------------------------------------------------------------------------------------
 
-    def open_session(self) -> ZooKeeperSession:
+    def open_session(self, lasts_s: float = 0.0) -> ZooKeeperSession:
+        """The servers keep it no longer than their `maxSessionTimeout`."""
         self.tried("a session", lambda _client, _left_s: None)  # the namespace is there
-        return ZooKeeperSession(self, self.connect("a session", self.call_s))
+        lasts_s = max(self.session_s, lasts_s)
+        return ZooKeeperSession(self, self.connect("a session", self.call_s, lasts_s), lasts_s)
 
     @contextmanager
     def watch(self, key: str) -> Iterator[ZooKeeperWatch]:
@@ -177,10 +179,10 @@ class ZooKeeper:
         if client is not None:
             self._end(client)
 
-    def connect(self, about: str, timeout_s: float) -> KazooClient:
-        """A client that is connected. Raises OSError, StoreError."""
+    def connect(self, about: str, timeout_s: float, lasts_s: float = 0.0) -> KazooClient:
+        """A client that is connected, whose session lasts for `lasts_s`, 0 = as all. Raises OSError, StoreError."""
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._url.servers)
-        return self._start(hosts, timeout_s, about)
+        return self._start(hosts, timeout_s, about, lasts_s)
 
     def end(self, client: KazooClient) -> None:
         """Close the client, from a thread of its own where that takes longer than a second."""
@@ -218,12 +220,12 @@ class ZooKeeper:
             self._end(made)
         return client
 
-    def _start(self, hosts: str, timeout_s: float, about: str) -> KazooClient:
+    def _start(self, hosts: str, timeout_s: float, about: str, lasts_s: float = 0.0) -> KazooClient:
         user = self._url.user
         password = self._url.password() if user else ""
         client = KazooClient(
             hosts,
-            timeout=self.session_s,
+            timeout=lasts_s or self.session_s,
             auth_data=[("digest", f"{user}:{password}")] if user else None,
             default_acl=[make_digest_acl(user, password, all=True)] if user else None,
             use_ssl=self._url.tls,
@@ -272,9 +274,10 @@ def _silent() -> logging.Logger:
 class ZooKeeperSession:
     """See `amq.store.coordinator.Session`: a client, which kazoo keeps alive."""
 
-    def __init__(self, zookeeper: ZooKeeper, client: KazooClient) -> None:
+    def __init__(self, zookeeper: ZooKeeper, client: KazooClient, lasts_s: float) -> None:
         self._zookeeper = zookeeper
         self._client = client
+        self._lasts_s = lasts_s
         self._ended = zookeeper.threads.event()
         self._until = 0.0
         client.add_listener(self._heard)
@@ -322,7 +325,7 @@ class ZooKeeperSession:
         sent = self._zookeeper.clock.monotonic()
         with suppress(KazooException, KazooTimeoutError):  # kazoo connects again, or says that it is lost
             self._client.exists_async("/").get(timeout=self._zookeeper.session_s)
-            self._until = sent + self._zookeeper.session_s * (1 - MARGIN)
+            self._until = sent + self._lasts_s * (1 - MARGIN)
 
 
 class ZooKeeperWatch:
