@@ -132,11 +132,17 @@ def claim(coordinator: Coordinator, key: str, value: bytes, seen: int | None = N
     """Make `value` that of the entry `key`, whatever is there. Its revision: greater than that of each claim under
     `key` before it. `value` is unlike every other. `seen` = the revision that is probably there: that saves a question.
     Raises OSError."""
-    if seen is not None and (number := coordinator.compare_and_set(key, value, seen)) is not None:
-        return number
     for _ in range(CLAIMS_MAX):
-        found = coordinator.read(key)
-        number = coordinator.compare_and_set(key, value, found.revision if found is not None else ABSENT)
+        if seen is None:
+            found = coordinator.read(key)
+            seen = found.revision if found is not None else ABSENT
+        try:
+            number = coordinator.compare_and_set(key, value, seen)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            number = None  # it may have been the newest, and is so no more
         if number is not None:
             return number
+        seen = None
     raise OSError(errno.EAGAIN, f"others have claimed it {CLAIMS_MAX} times meanwhile", f"{coordinator.url}: {key}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from amq.core.errors import StoreError
 from amq.store.coordinated.documents import CoordinatedRegister
 from amq.store.coordinated.register import DURABLE, RegisterCoordinator
 from amq.store.coordinated.scoped import ScopedCoordinator
-from amq.store.coordinator import ABSENT, VALUE_BYTES_MAX
+from amq.store.coordinator import ABSENT, VALUE_BYTES_MAX, claim
 from amq.store.host import SystemHost
 from amq.store.open import open_coordinator, open_register
 from tests.coordinator_contract import CHECKS, Coordinators
@@ -58,6 +60,49 @@ def test_a_writer_that_was_overtaken_finds_its_number_free_and_does_not_win(tmp_
     with pytest.raises(OSError, match="at once"):  # what replaced it is replaced, too: it cannot know
         one.append("k", stale, DURABLE, b"late")
     assert one.read("k") == ("k", b"4", fourth)
+
+
+@pytest.mark.parametrize(("there", "lost", "outcome"), [(b"ours", 1, 7), (b"other", 1, None), (b"other", 0, 0)])
+def test_a_change_whose_answer_was_lost_is_known_by_its_value_or_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, there: bytes, lost: int, outcome: int | None
+) -> None:
+    """`outcome`: its revision; 0 = another writer was quicker; None = nobody can say."""
+    etcd = open_coordinator.__wrapped__("etcd://a:1,b:2")
+    found = {"value": b64encode(there).decode(), "mod_revision": "7"}
+    answers = [OSError("lost"), {"responses": [{"response_range": {"kvs": [found]}}]}][1 - lost :]
+
+    def ask(*_: object) -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(etcd, "_ask", ask)
+    if outcome is None:
+        with pytest.raises(OSError, match="since an answer was lost") as raised:
+            etcd.compare_and_set("k", b"ours", 5)
+        assert raised.value.errno == errno.EAGAIN
+    else:
+        assert (etcd.compare_and_set("k", b"ours", 5) or 0) == outcome
+
+
+def test_a_claim_goes_on_when_it_is_not_known_whether_it_was_the_newest() -> None:
+    coordinator = MemoryCoordinator(Ensemble())
+    change, tries = coordinator.compare_and_set, list[int]()
+
+    def doubtful(key: str, value: bytes, seen: int) -> int | None:
+        tries.append(seen)
+        if len(tries) == 1:
+            change(key, b"other", change(key, value, seen) or ABSENT)
+            raise OSError(errno.EAGAIN, "others have replaced it")
+        return change(key, value, seen)
+
+    coordinator.compare_and_set = doubtful  # type: ignore[assignment,method-assign]
+    number = claim(coordinator, "claim", b"ours")
+    found = coordinator.read("claim")
+    assert found is not None
+    assert (found.value, found.revision) == (b"ours", number)
+    assert len(tries) == 2
 
 
 def test_a_small_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:

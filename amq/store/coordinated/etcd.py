@@ -82,10 +82,17 @@ class Etcd:
 
     def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
         changes = [self._make(*first)] if first is not None else []
-        changed, found = self._change(key, seen, *changes, self._put(key, value))
+        lost: list[str] = []
+        changed, found = self._change(key, seen, *changes, self._put(key, value), lost=lost)
         if changed is not None:
             return changed
-        return found.revision if found is not None and found.value == value else None  # an answer was lost before
+        if found is not None and found.value == value:  # an answer was lost before
+            return found.revision
+        if lost:
+            raise OSError(
+                errno.EAGAIN, f"others have replaced it since an answer was lost ({lost[0]})", self._place(key)
+            )
+        return None
 
     def remove(self, key: str, seen: int) -> bool:
         """Where the answer is lost and the entry is gone, this process may have removed it, or another one."""
@@ -102,11 +109,13 @@ class Etcd:
     def _unchanged(self, key: str, seen: int) -> dict[str, str]:
         return {"key": self.coded(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(seen)}
 
-    def _change(self, key: str, seen: int, *changes: Mapping[str, Any]) -> tuple[int | None, KeyEntry | None]:
-        """The revision of the changes, or None and the entry that is there."""
+    def _change(
+        self, key: str, seen: int, *changes: Mapping[str, Any], lost: list[str] | None = None
+    ) -> tuple[int | None, KeyEntry | None]:
+        """The revision of the changes, or None and the entry that is there. `lost`: see `call`."""
         look = [{"request_range": {"key": self.coded(key)}}]
         asked = {"compare": [self._unchanged(key, seen)], "success": changes, "failure": look}
-        answer = self.call("kv/txn", asked, key)
+        answer = self.call("kv/txn", asked, key, lost=lost)
         if answer.get("succeeded"):
             return int(answer["header"]["revision"]), None
         return None, self._entry(key, answer["responses"][0].get("response_range", {}))
@@ -186,10 +195,18 @@ class Etcd:
             connection.close()
 
     def call(
-        self, what: str, asked: Mapping[str, Any], about: str, within_s: float | None = None, *, raw: bool = False
+        self,
+        what: str,
+        asked: Mapping[str, Any],
+        about: str,
+        within_s: float | None = None,
+        *,
+        raw: bool = False,
+        lost: list[str] | None = None,
     ) -> dict[str, Any]:
         """The answer of the first server that gives one. Raises OSError about the entry `about`, StoreError; `raw` =
-        _Refused where a server could be asked and says no."""
+        _Refused where a server could be asked and says no. `lost` gets why each server before did not answer: what was
+        asked may have taken place."""
         end = self.clock.monotonic() + (self.call_s if within_s is None else within_s)
         count, tries, why = len(self._url.servers), 0, "no time"
         pause = threading.Event()
@@ -213,6 +230,8 @@ class Etcd:
                 why = f"{_named(server)} says: {error}"
             except (OSError, http.client.HTTPException) as error:
                 why = f"{_named(server)}: {error or type(error).__name__}"
+                if lost is not None:
+                    lost.append(why)
             self._at = (self._at + 1) % count
             tries += 1
             if tries % count == 0:

@@ -9,6 +9,7 @@ The states of a connection (SUSPENDED, LOST) are hints: kazoo may tell of them l
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -73,7 +74,10 @@ class ZooKeeper:
         return sorted({key.removeprefix(prefix).partition("/")[0] for key in keys if key.startswith(prefix)})
 
     def compare_and_set(self, key: str, value: bytes, seen: int, first: tuple[str, bytes] | None = None) -> int | None:
+        tries = itertools.count()
+
         def change(client: KazooClient, left_s: float) -> int | None:
+            is_first = not next(tries)
             if first is not None:
                 with suppress(NodeExistsError):
                     client.create_async(self.path(first[0]), first[1]).get(timeout=left_s)
@@ -87,7 +91,11 @@ class ZooKeeper:
                     return int(client.set_async(self.path(key), value, version).get(timeout=left_s).mzxid)
                 except (BadVersionError, NoNodeError):
                     found = self._read(client, key, left_s)
-            return found.revision if found is not None and found.value == value else None  # an answer was lost before
+            if found is not None and found.value == value:  # an answer was lost before
+                return found.revision
+            if not is_first:
+                raise OSError(errno.EAGAIN, "others have replaced it since an answer was lost", self._place(key))
+            return None
 
         return self.tried(key, change)
 
