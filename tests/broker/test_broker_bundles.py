@@ -226,6 +226,8 @@ def kept(steps: list[Sends | Settles | Step], config: dict[str, Any]) -> int:
             for what, value in alone.counts().items():
                 assert here[what] == value, (what, step)
         assert together.files() == alone.files()
+        first, second = [next(iter(side.queue.messages), 0) for side in (together, alone)]
+        assert first <= second, "the first one there is what is shown as the oldest"
         for side in (alone, together):
             side.world.check()
             side.world.close()
@@ -294,4 +296,21 @@ def test_their_bodies_go_with_those_that_leave(world: World) -> None:
     world.settle()
     assert before - world.broker.memory.taken_bytes == 10 * (1000 + MESSAGE_OVERHEAD_BYTES)
     assert [len(bundle.bodies) for bundle in queue.subscriptions[0].bundles] == [40]
+    world.settle_and_check()
+
+
+def test_the_oldest_of_all_consumers_comes_first(world: World) -> None:
+    producer, *consumers = world.connect(), world.consumer(prefetch=1000), world.consumer(prefetch=1000)
+    producer.send(b"0")
+    world.settle()
+    queue = world.broker.state.queues[QUEUE]
+    consumers[0].ack(b"0")
+    for _ in range(2):
+        producer.session.handle([SendRun(Message(QUEUE, b""), [b"x"] * 20, None)])
+        world.settle()
+    quick, slow = [[each.seq for each in client.deliveries if each.body == b"x"] for client in consumers]
+    consumers[0].session.handle([SettleRun(quick[:10], "a")])
+    world.settle()
+    assert queue.folded == 30
+    assert next(iter(queue.messages)) == slow[0] < quick[10]
     world.settle_and_check()

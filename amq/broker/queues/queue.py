@@ -648,23 +648,29 @@ class Queue:
         singles = self.singles
         if not singles:
             self.is_plain = True
+        found: dict[int, Message] = {}
         for bundle in self.settled.values():
-            singles.update(zip(bundle.seqs, bundle.messages(), strict=True))
+            found.update(zip(bundle.seqs, bundle.messages(), strict=True))
         self.settled.clear()
         for subscription in self.subscriptions:
             for bundle in subscription.bundles:
                 held = dict(zip(bundle.seqs, bundle.messages(), strict=True))
-                singles.update(held)
+                found.update(held)
                 subscription.singles.update(held)
             subscription.bundles = _NO_BUNDLES
         bundles, self.bundles = self.bundles, _NO_BUNDLES
         for bundle in bundles:
             messages, priority = bundle.messages(), bundle.like.priority
-            singles.update(zip(bundle.seqs, messages, strict=True))
+            found.update(zip(bundle.seqs, messages, strict=True))
             if self._levels[priority] is _NO_MESSAGES:
                 self._levels[priority] = deque()
             self._levels[priority].extend(messages)
             self._top = max(self._top, priority)
+        if singles and next(reversed(singles)) > min(found):  # the oldest of all stays the first one there
+            found.update(singles)
+            singles.clear()
+        for seq in sorted(found):
+            singles[seq] = found[seq]
         bundles.clear()
         self.folded = 0
 
