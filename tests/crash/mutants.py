@@ -106,8 +106,8 @@ ids of what is prepared free after a takeover [two-phase]
     amq.broker.transactions.two_phase.TwoPhase.start_serving: for name, id, _seq in prepared.ids: => for name, id,
         _seq in ():
 messages of a run written with one seq [two-phase]
-    amq.journal.records.message.Run.encode: lead_crcs(self.seqs, head)), self.seqs => lead_crcs(range(self.seq,
-        self.seq + 1), head) * len(self.bodies)), repeat(self.seq)
+    amq.journal.records.message.Run.encode: lead_crcs(seqs, head) => lead_crcs(seqs[:1], head) * len(seqs :=
+        [seqs[0]] * len(self.bodies))
 seqs of a run given once more to what follows it [two-phase]
     amq.broker.transactions.two_phase.TwoPhase._append_prepare: self._core.next_seq(len(item.bodies)) =>
         self._core.next_seq()
