@@ -84,7 +84,7 @@ class Bundle:
         return True
 
     def cut(self, count: int) -> tuple[Bundle, Bundle]:
-        """The first so many messages, and the others."""
+        """The first `count` messages, and the others."""
         like, segment, bodies, times, sizes = self.like, self.segment, self.bodies, self.times, self.sizes
         size = sum(sizes[:count])
         place, rest = (self.seq, self.offset, size), (self.seq + count, self.offset + size, self.size - size)

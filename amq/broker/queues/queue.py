@@ -621,7 +621,7 @@ class Queue:
                 self.push(message)
 
     def takes_together(self, count: int, priority: int) -> bool:
-        """May so many plain messages stay together? Only where consumers take them at once, and nobody else looks."""
+        """May `count` plain messages stay together? Only where consumers take them at once, and nobody else looks."""
         if self.selection is not None or self.browsers or self.backlogs or self.guests or any(self._levels):
             return False
         if self.bundles and self.bundles[0].like.priority != priority:
@@ -1012,7 +1012,7 @@ class Queue:
                 subscription.peer.deliver_all(subscription, share)
 
     def _shares(self, count: int) -> tuple[int, int]:
-        """How many of so many messages that wait each of those in line gets now, side by side, and how many of these,
+        """How many of `count` waiting messages each of those in line gets now, side by side, and how many of these,
         the first ones, get one more; (0, 0) = they get them one by one."""
         ready = self.ready
         consumers = len(ready)
@@ -1027,7 +1027,7 @@ class Queue:
         return rounds, more
 
     def _hand_out_bundles(self, owner: Dispatcher) -> None:
-        """The same of messages that are together. They get the rest one by one."""
+        """Hand out bundles, as `_hand_out_rounds` does with single messages. They get the rest one by one."""
         ready, bundles = self.ready, self.bundles
         while bundles and ready:
             consumers = [*ready]

@@ -284,7 +284,7 @@ class State(ServingFold[Segment]):
             self.store_all(messages, segment)
 
     def _keeping(self, like: Message, seq: int, count: int, cost: int) -> Queue | None:
-        """The queue of so many new messages from `seq` on, of that `cost` together, none of them large, if they arrive
+        """The queue of `count` new messages from `seq` on, of that `cost` together, none of them large, if they arrive
         there as a bundle."""
         queue = self.queues.get(like.destination) or self.queue(like.destination)
         if (
