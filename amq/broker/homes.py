@@ -37,7 +37,7 @@ from amq.journal.records import Group, ObeyedTable, Prepared, decider_of, is_of_
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
-REASON_CHARS_MAX = 500  # of a refusal, as it is told
+REASON_CHARS_MAX = 500  # of the reason that a refusal gives
 FEW = 1000  # messages, of
 FEW_BYTES = 1 << 20  # together, that a step takes without copies
 DUE_TOLD_MAX = 64  # slots whose destinations have not begun to move

@@ -86,8 +86,9 @@ def _of_store(
         found.append(Alarm("OUTBOX_WAITS", text, store.name, master.name))
     if late := _late(master, "stuck", now_ms):
         what = f"{late.get('destination')} does not move from store {store.name} to {late.get('store')}"
-        text = f"{what}, which refuses it: {late.get('reason')}. It goes on when that is mended; `amq cluster moves"
-        found.append(Alarm("MOVE_STANDS_STILL", f"{text} --cancel` takes it back", store.name, master.name))
+        text = f"{what}, which refuses it: {late.get('reason')}. It goes on when that is mended"
+        text += "; `amq cluster moves --cancel` takes it back"
+        found.append(Alarm("MOVE_STANDS_STILL", text, store.name, master.name))
     if late := _late(master, "doubt", now_ms):
         why, waits_s = late.get("reason") or "it has not answered", (now_ms - late["since_ms"]) // 1000
         text = (

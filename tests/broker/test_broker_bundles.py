@@ -48,7 +48,7 @@ class Sends:
 
 @dataclass(frozen=True)
 class Settles:
-    """What consumer number `who` says of so many of its oldest deliveries, or of its newest ones."""
+    """What consumer number `who` says of `count` of its deliveries, the oldest or the newest ones."""
 
     who: int
     count: int

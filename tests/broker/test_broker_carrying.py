@@ -152,16 +152,23 @@ def test_a_durable_subscription_comes_with_what_waits_for_it(cluster: Cluster) -
     assert client.bodies == [*BODIES, b"new"]
 
 
-def test_a_move_to_a_store_that_has_another_subscription_of_that_name_says_so_and_goes_on(cluster: Cluster) -> None:
+def stand_still(cluster: Cluster) -> str:
+    """A topic does not move, because its next home has another durable subscription of the same name."""
     s1, s2 = cluster.worlds.values()
-    topic, other = f"topic://{OURS}", f"topic://{THEIRS}"
-    for world, name in ((s1, topic), (s2, other)):
+    topic = f"topic://{OURS}"
+    for world, name in ((s1, topic), (s2, f"topic://{THEIRS}")):
         world.consumer(name, subscription_name="d", id="d", client_id="c").disconnect()
     send(s1, BODIES, topic)
     cluster.begin()
     for _ in range(4):
         cluster.settle(2)
         cluster.advance()
+    return topic
+
+
+def test_a_move_to_a_store_that_has_another_subscription_of_that_name_says_so_and_goes_on(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    topic = stand_still(cluster)
     stuck = cluster.seen()["s1"].stuck
     assert stuck.startswith(f"store s2 refuses /topic/{OURS}: there is another durable subscription 'd' of client 'c'")
     assert "UNSUBSCRIBE it first" in stuck
@@ -178,14 +185,7 @@ def test_a_move_to_a_store_that_has_another_subscription_of_that_name_says_so_an
 
 def test_a_move_that_is_taken_back_stands_still_no_more(cluster: Cluster) -> None:
     s1, s2 = cluster.worlds.values()
-    topic = f"topic://{OURS}"
-    for world, name in ((s1, topic), (s2, f"topic://{THEIRS}")):
-        world.consumer(name, subscription_name="d", id="d", client_id="c").disconnect()
-    send(s1, BODIES, topic)
-    cluster.begin()
-    for _ in range(4):
-        cluster.settle(2)
-        cluster.advance()
+    topic = stand_still(cluster)
     assert cluster.seen()["s1"].stuck
     cluster.table = cluster.table.returning()
     cluster.offer()

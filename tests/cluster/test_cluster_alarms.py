@@ -41,6 +41,18 @@ def told(table: StoreTable, store: StoreNow, *nodes: ClusterNode) -> list[Alarm]
     return alarms(table, [store], nodes or NODES, ORDER, NOW_MS)
 
 
+def late(table: StoreTable, kind: str, said: dict[str, Any]) -> tuple[StoreNow, Alarm]:
+    """A store whose master has said this of itself since 31 s ago, and its one alarm; there is none after 29 s."""
+    store = served_by("a")
+    assert store.master is not None
+    said["since_ms"] = NOW_MS - 29_000
+    store.master.facts["placement"][kind] = said
+    assert told(table, store) == []
+    said["since_ms"] = NOW_MS - 31_000
+    (alarm,) = told(table, store)
+    return store, alarm
+
+
 def test_all_is_well(table: StoreTable) -> None:
     assert told(table, served_by("a")) == []
 
@@ -65,37 +77,20 @@ def test_a_store_is_unbalanced_after_its_delay(table: StoreTable) -> None:
 
 
 def test_messages_that_do_not_leave(table: StoreTable) -> None:
-    store = served_by("a")
-    assert store.master is not None
-    outbox = {"destination": "queue://x", "since_ms": NOW_MS - 29_000, "reason": "the link broke"}
-    store.master.facts["placement"]["outbox"] = outbox
-    assert told(table, store) == []
-    outbox["since_ms"] = NOW_MS - 31_000
-    (alarm,) = told(table, store)
+    _, alarm = late(table, "outbox", {"destination": "queue://x", "reason": "the link broke"})
     assert (alarm.code, alarm.store, alarm.node) == ("OUTBOX_WAITS", "s1", "a")
     assert "queue://x that do not leave: the link broke" in alarm.text
 
 
 def test_a_move_that_stands_still(table: StoreTable) -> None:
-    store = served_by("a")
-    assert store.master is not None
-    stuck = {"destination": "/topic/x", "store": "s2", "since_ms": NOW_MS - 29_000, "reason": "UNSUBSCRIBE it first"}
-    store.master.facts["placement"]["stuck"] = stuck
-    assert told(table, store) == []
-    stuck["since_ms"] = NOW_MS - 31_000
-    (alarm,) = told(table, store)
+    _, alarm = late(table, "stuck", {"destination": "/topic/x", "store": "s2", "reason": "UNSUBSCRIBE it first"})
     assert (alarm.code, alarm.store, alarm.node) == ("MOVE_STANDS_STILL", "s1", "a")
     assert "/topic/x does not move from store s1 to s2, which refuses it: UNSUBSCRIBE it first" in alarm.text
 
 
 def test_a_transaction_of_which_another_store_does_not_say_what_became(table: StoreTable) -> None:
-    store = served_by("a")
+    store, alarm = late(table, "doubt", {"xid": "span:s2:7", "waits_for": "s2", "reason": ""})
     assert store.master is not None
-    doubt = {"xid": "span:s2:7", "waits_for": "s2", "since_ms": NOW_MS - 29_000, "reason": ""}
-    store.master.facts["placement"]["doubt"] = doubt
-    assert told(table, store) == []
-    doubt["since_ms"] = NOW_MS - 31_000
-    (alarm,) = told(table, store)
     assert alarm == Alarm(
         "TRANSACTION_IN_DOUBT",
         "transaction span:s2:7 of store s1 waits 31 s for s2: it has not answered",

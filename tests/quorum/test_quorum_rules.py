@@ -142,14 +142,19 @@ def test_without_the_coordinator_the_master_confirms_for_one_period_and_no_other
     assert one.lease.deadline == checked + PERIOD_S
 
 
-def test_a_master_whose_session_ended_goes_on_where_no_other_broker_was_quicker() -> None:
-    ensemble = Ensemble()
-    one, other, its, _ = members(ensemble)
+def serve_on_without_session(ensemble: Ensemble, one: Member, its: MemoryCoordinator) -> None:
+    """It becomes the master, and its session ends too early."""
     assert one.locker.try_acquire()
     one.take_over({})
     for session in list(its.sessions):
         ensemble.expire(session)
     one.lease.check()
+
+
+def test_a_master_whose_session_ended_goes_on_where_no_other_broker_was_quicker() -> None:
+    ensemble = Ensemble()
+    one, other, its, _ = members(ensemble)
+    serve_on_without_session(ensemble, one, its)
     assert one.lease.valid()
     assert not other.locker.try_acquire()
 
@@ -157,11 +162,7 @@ def test_a_master_whose_session_ended_goes_on_where_no_other_broker_was_quicker(
 def test_a_session_that_ended_too_early_makes_the_next_ones_longer_for_a_while() -> None:
     ensemble = Ensemble()
     one, _, its, _ = members(ensemble)
-    assert one.locker.try_acquire()
-    one.take_over({})
-    for session in list(its.sessions):
-        ensemble.expire(session)
-    one.lease.check()
+    serve_on_without_session(ensemble, one, its)
     one.locker.release()
     assert one.locker.try_acquire()
     one.locker.release()

@@ -2,12 +2,13 @@
 
 The worlds of `tests.simulation.replicas` let a candidate try when it likes, and look for holes. Here a candidate needs
 what a member needs: the entry of the holder, which goes with a session at the coordinator. A session that nobody has
-renewed for `SESSION_S` is over; whoever watches is told, and tries. Each call of the coordinator takes its time, and a
-member that stands still makes none. So this says how long a store is without service on a machine that starves it.
+renewed for `SESSION_S` is over; members that watch are told, and try. Each call of the coordinator takes its time, and
+a member that stands still makes none. So this says how long a store is without service on a machine that starves it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -85,12 +86,17 @@ class StarvedReplica(SimReplica):
         has_all = self.keeper.can_begin(record) or (self.keeper.whole and self.keeper.term == record.term)
         if holder == 0 and has_all and (self.id in record.members or not record.term):
             self.tries = True
-            lasts_s = self.session_time.seconds(self.world.now)
-            self.world.ask(self, partial(self.world.open_session, lasts_s), partial(self.opened, lasts_s))
+            self.hold_by_session(self.held)
 
-    def opened(self, lasts_s: float, session: int) -> None:
-        self.renew(session, lasts_s)
-        self.world.ask(self, partial(self.world.hold, session), partial(self.held, session))
+    def hold_by_session(self, then: Callable[[int, bool], None]) -> None:
+        """Open a session, and hold the lock's entry by it: `then` gets it, and whether the entry was free."""
+        lasts_s = self.session_time.seconds(self.world.now)
+
+        def opened(session: int) -> None:
+            self.renew(session, lasts_s)
+            self.world.ask(self, partial(self.world.hold, session), partial(then, session))
+
+        self.world.ask(self, partial(self.world.open_session, lasts_s), opened)
 
     def held(self, session: int, got: bool) -> None:
         self.tries = got
@@ -130,12 +136,7 @@ class StarvedReplica(SimReplica):
             self.failed("another member has the lock")
         elif holder == 0:
             self.world.oracle.counts["lock taken back"] += 1
-            lasts_s = self.session_time.seconds(self.world.now)
-            self.world.ask(self, partial(self.world.open_session, lasts_s), partial(self.reopened, lasts_s))
-
-    def reopened(self, lasts_s: float, session: int) -> None:
-        self.renew(session, lasts_s)
-        self.world.ask(self, partial(self.world.hold, session), partial(self.reheld, session))
+            self.hold_by_session(self.reheld)
 
     def reheld(self, session: int, got: bool) -> None:
         if got:

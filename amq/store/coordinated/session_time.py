@@ -26,5 +26,5 @@ class SessionTime:
         self._ended = now
 
     def seconds(self, now: float) -> float:
-        """Of the next session."""
+        """How long the next session lasts."""
         return self._session_s * (TIMES if now < self._ended + FORGOTTEN_S else 1)
