@@ -124,11 +124,11 @@ def remove_store(
     Exit code 0: the store is removed. 7: it is not within --wait, with what it waits for.
     """
     found = Cluster(directory)
-    placement = found.table().placement
+    table = found.table()
+    placement, location = table.placement, found.location(name, table)
     into = [each.strip() for each in (targets or "").split(",") if each.strip()]
     if placement.leaving != name:
         placement = begin_removal(found, name, into, rate_of(rate), settled(found))
-    location = found.location(name)
     done = f"store {name} is none of the cluster any more; what is left of it stays at {location}"
     facts = {"store": name, "at": location, "removed": True}
     if (placement.step is not None and placement.step.returns) or not placement.leaving:

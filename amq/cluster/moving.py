@@ -33,14 +33,15 @@ def advance(found: Cluster, seen: Seen | None = None) -> Placement:
     """Make the next table of a move that is under way, if the stores allow it now. Returns the newest one. Raises
     StoreError, OSError."""
     seen = seen or partial(store_seen, found)
-    placement = found.table().placement
+    table = found.table()
+    placement = table.placement
     if placement.step is None:
         return placement
     after = next_step(placement, {name: seen(name) for name in placement.stores})
     if isinstance(after, Await):
         return placement
     if placement.leaving and after.step is None:
-        leave_note(found, placement)
+        leave_note(found, table)
     try:
         return found.place(after).placement
     except StoreError as error:

@@ -26,8 +26,8 @@ class StoreSeen:
     number    of the table that it has recorded, 0 = none
     held      destinations that it holds, and that live elsewhere by this table or by the one that it refuses
     refused   number of the table that it refuses, because that would strand what it holds; 0 = it refuses none
-    is_unused no broker has served the store yet, and no node of the cluster runs: whoever serves it first will read the
-              newest table
+    is_unused nobody has to hear of a table: no broker has served the store yet and no node of the cluster runs, so the
+              first one that serves it will read the newest table; or a newer table no longer has the store
     due       of a move: the slots of which it holds something that has not begun to move, each with its bytes, in their
               order; `is_cut` where there are more than these
     busy      of a move: the slots of which it cannot send something, because a transaction is prepared, or the like

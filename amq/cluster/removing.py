@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, StoreTable
 from amq.cluster.placement import Placement
 from amq.cluster.placing import StoreSeen
 from amq.cluster.seeing import store_seen
@@ -51,12 +51,12 @@ def begin_removal(found: Cluster, name: str, into: Iterable[str], rate_bytes: in
     return found.place(placement.emptied(name, tuple(into) or others, rate_bytes)).placement
 
 
-def leave_note(found: Cluster, placement: Placement) -> None:
+def leave_note(found: Cluster, table: StoreTable) -> None:
     """Write a note into the directory of the store that leaves: why it is still there. Raises OSError."""
-    location = found.location(placement.leaving)
+    location = found.location(table.placement.leaving, table)
     if not is_directory(location):
         return
-    path, text = os.path.join(location, NOTE_FILE), _note(found, placement)
+    path, text = os.path.join(location, NOTE_FILE), _note(found, table.placement)
     temporary = f"{path}.{os.getpid()}.new"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from amq.cluster import moving
 from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, node_document
 from amq.cluster.placement import ALL_SLOTS, SLOTS, SPREAD, STEP_BYTES, MoveStep, Placement, even_slots, slot_of
 from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.seeing import store_seen
 
 STORES = ("s1", "s2", "s3")
 TABLE = Placement.even(1, STORES)
@@ -207,6 +209,26 @@ def test_a_move_is_told_slowed_down_and_taken_back(directory: str, stores: dict[
     assert Cluster(directory).table().placement.layout == TABLE.layout
     assert "moves" in amq("moves", "--cluster", directory).output
     assert amq("moves", "--cluster", directory, "--rate", "x").exit_code == 0, "nothing moves"
+
+
+@pytest.mark.parametrize("looks", [moving, cluster_moving], ids=lambda module: module.__name__)
+def test_a_store_may_leave_between_the_table_and_the_look_at_it(
+    directory: str, monkeypatch: pytest.MonkeyPatch, looks: ModuleType
+) -> None:
+    """A node makes the last tables of a removal while the command that began it looks at the stores."""
+    tables = []
+
+    def late_look(found: Cluster, name: str) -> StoreSeen:
+        while found.table().placement.step is not None:
+            tables.append(moving.advance(found, lambda _: StoreSeen(is_unused=True)).number)
+        return store_seen(found, name)
+
+    monkeypatch.setattr(looks, "store_seen", late_look)
+    done = amq("remove-store", "--cluster", directory, "s3")
+    assert (done.exit_code, "store s3 is none of the cluster any more" in done.stdout) == (0, True)
+    assert tables
+    assert [*Cluster(directory).table().stores] == ["s1", "s2"]
+    assert amq("remove-store", "--cluster", directory, "s3").stderr.endswith("it has s1, s2 [STORE_UNKNOWN]\n")
 
 
 def test_a_change_ends_when_stores_and_gateways_obey_it(directory: str, stores: dict[str, StoreSeen]) -> None:
