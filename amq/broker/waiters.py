@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.journal.batch import Waiter
 from amq.journal.records import Record
 from amq.protocols.commands import Failure, Scope

@@ -19,8 +19,8 @@ def _store_of(location: str) -> Store:
 
 
 def store_seen(found: Cluster, name: str) -> StoreSeen:
-    """Store `name`, as its master describes it. A store that the newest table no longer has is unused: somebody has just
-    made the last table of its removal, and nobody serves it any more. Raises StoreError."""
+    """Store `name`, as its master describes it. A store that the newest table no longer has is unused: somebody has
+    just made the last table of its removal, and nobody serves it any more. Raises StoreError."""
     table = found.table()
     if name not in table.stores:
         return StoreSeen(is_unused=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from amq.broker.queues.queue import QueueConsumer, Recipient
+from amq.broker.recipient import QueueConsumer, Recipient
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError
 from amq.core.message import STORE_BITS, Message, MessageBatch
@@ -117,7 +117,7 @@ class HomesOwner(Protocol):
 
 
 class RoutedHome:
-    """Implements `amq.broker.queues.queue.Recipient` for one connection to a store.
+    """Implements `amq.broker.recipient.Recipient` for one connection to a store.
 
     out             commands that go there together, of which the last ones are of session `session`
     asked, answered how many answers were asked for, and have come

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError
 from amq.doors.threads import Threads

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from amq.broker.access import homed
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.gateway.homes import GatewayCluster, RoutedHome
 from amq.protocols.commands import Command, Credit, Extend, Failure, GoOn, InSession, Settle, SettleRun
 

@@ -18,7 +18,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Final, Protocol
 
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.core.message import Message
 from amq.gateway.answers import OUTCOME, SENT, SESSION, Joined, Kept

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
 from amq.broker.names import PREPARED_NAME, check_sent_to
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.sessions.connection import LOOK_AFTER, PRODUCERS_MAX, SESSIONS_MAX
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic

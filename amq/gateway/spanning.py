@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError, TransactionRolledBackError
 from amq.gateway.answers import Joined

@@ -1,5 +1,5 @@
 """A link: one socket between a gateway and the master of a store, which carries the connections of many clients.
 
-It speaks the contract of `amq.protocols.commands` and `amq.broker.queues.queue.Recipient` in binary frames. Spec:
+It speaks the contract of `amq.protocols.commands` and `amq.broker.recipient.Recipient` in binary frames. Spec:
 docs/link-protocol.md.
 """

@@ -17,7 +17,7 @@ from random import Random, SystemRandom
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AmqError, CommandError
@@ -47,7 +47,7 @@ _ANSWERED: Final = (Subscribe, Unsubscribe, CloseSession)  # the home confirms t
 
 
 class RemoteConsumer:
-    """Implements `amq.broker.queues.queue.QueueConsumer`."""
+    """Implements `amq.broker.recipient.QueueConsumer`."""
 
     __slots__ = ("ended", "wire")
 

@@ -1,6 +1,6 @@
 """LinkedClient: a client at its home, whose socket is at a gateway.
 
-Implements `amq.broker.queues.queue.Recipient`. Invariants: it holds what the window of its connection allows, and so
+Implements `amq.broker.recipient.Recipient`. Invariants: it holds what the window of its connection allows, and so
 does the gateway; an error that its protocol does not survive ends it at once, and no later command of it is carried
 out; as a client with a socket it counts among the connections of this broker, and those of its user.
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from amq.broker.queues.queue import QueueConsumer
+from amq.broker.recipient import QueueConsumer
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import structlog
 
-from amq.broker.queues.queue import QueueConsumer
+from amq.broker.recipient import QueueConsumer
 from amq.broker.sessions.connection import LOOK_AFTER
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
@@ -64,7 +64,7 @@ _log = structlog.get_logger("amq.connection")
 
 
 class Peer:
-    """Implements `amq.broker.queues.queue.Recipient`, and `amq.transports.socket.SocketOwner`."""
+    """Implements `amq.broker.recipient.Recipient`, and `amq.transports.socket.SocketOwner`."""
 
     def __init__(self, hub: Hub[Peer], number: int, codecs: Codecs) -> None:
         self._hub = hub

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from amq.broker.memory import Memory
-from amq.broker.queues.queue import QueueConsumer
+from amq.broker.recipient import QueueConsumer
 from amq.core.message import LARGE_BODY_BYTES, THREAD_BYTES_MAX, Content, Message, bare, with_content
 from amq.doors.threads import JobRunner
 from amq.protocols.codec import Codec

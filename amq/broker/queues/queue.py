@@ -20,23 +20,23 @@ from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 from amq.broker.actions import Action
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost, cost_of_all
 from amq.broker.queues.backlog import NEVER, Backlog, Backlogs, Columns, Place, columns_of_stored
 from amq.broker.queues.bundles import Bundle
 from amq.broker.queues.viewer import Viewer
+from amq.broker.recipient import Recipient
 from amq.broker.state.window import IdWindow
 from amq.config.store_options import StoreOptions
 from amq.core.destination import QUEUE_SCHEME, plain_name
-from amq.core.message import Message, MessageBatch
+from amq.core.message import Message
 from amq.core.message_run import MessageRun
 from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
-from amq.journal.reader import RecordRun
 from amq.journal.records import Record
-from amq.protocols.commands import OLDEST, Failure, Subscribe
+from amq.protocols.commands import OLDEST, Subscribe
 from amq.selectors import Selector
 
 GROUP_ID = "JMSXGroupID"  # property: messages with the same value go to one consumer
@@ -44,76 +44,16 @@ PRIORITIES = 10
 NO_LIMIT = UNLIMITED = 1 << 62
 KNOWN_AS_BYTES = 12  # so that it is short whatever its client has called it
 FEW = 32  # messages are taken out of a level one by one
-# There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 RUN_MESSAGES_MAX = 64  # for one consumer: it may have as much more than fits into `consumerBufferSize`
 ROUNDS_MIN = 4  # fewer messages for each consumer are handed out one by one
 RUN_BODY_BYTES_MAX = 4 << 10  # larger ones are delivered alone: the calls do not count beside the copying
 TOGETHER_MAX = 8192  # messages in bundles, wherever they are: to make single ones of these takes 8 ms
+# There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NO_BUNDLES: deque[Bundle] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = IdWindow(0)
 _count, _credit = attrgetter("count"), attrgetter("credit")
-
-
-class QueueConsumer(Protocol):
-    """A consumer, as its client's connection sees it: a `Subscription`, or what stands for one of another process.
-
-    wire   the answer of `Recipient.subscribed`
-    queue  its `Queue`, for the broker alone; where the broker is elsewhere, anything
-    """
-
-    wire: Any
-
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def queue(self) -> Any: ...
-
-
-class Recipient(Protocol):
-    """A client as the broker sees it: it gets deliveries, answers and errors. Nothing is sent before the end of the
-    turn, and then only if the lease is valid.
-    """
-
-    def subscribed(self, command: Subscribe, session: int) -> Any:
-        """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
-
-    def deliver(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None: ...
-    def deliver_all(self, subscription: QueueConsumer, messages: Sequence[Message]) -> None:
-        """`deliver` for each of `messages`, none of them large, for the first time."""
-
-    def browsed(self, subscription: QueueConsumer) -> None:
-        """A browse has shown everything."""
-
-    def deliver_batch(self, subscription: QueueConsumer, batch: MessageBatch) -> None:
-        """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
-
-    def deliver_run(
-        self,
-        subscription: QueueConsumer,
-        destination: str,
-        run: RecordRun,
-        seq: int,
-        redelivered: Sequence[tuple[int, int]],
-    ) -> None:
-        """Deliver plain messages together, as the journal has them, to a consumer that asked for runs. `seq` = that of
-        the last one; `redelivered` = (place in the run, deliveries before) of those that were."""
-
-    def confirm(self, receipt: object, outcome: str = "") -> None:
-        """A command is done. `outcome` = how, where there is more than one way."""
-
-    def confirm_all(self, receipts: list[object]) -> None:
-        """`confirm` for each of these."""
-
-    def fail(self, failure: Failure) -> None:
-        """Tell the client. Whether the connection closes is the protocol's word."""
-
-    def close(self) -> None:
-        """Close when what is pending has been sent."""
-
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
 
 
 class ConsumerOwner(Protocol):

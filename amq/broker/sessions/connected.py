@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from amq.broker.access import Sendable
 from amq.broker.broker import Broker
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.transaction import Transaction

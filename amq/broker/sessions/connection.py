@@ -14,7 +14,7 @@ from typing import cast
 from amq.broker.access import ASKED_ELSEWHERE
 from amq.broker.broker import Broker
 from amq.broker.events import Connected, Disconnected, Event, ProducerClosed, ProducerOpened, Subscribed
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.sessions import signing
 from amq.broker.sessions.links import NOBODY, Client
 from amq.broker.sessions.session import Session

@@ -22,7 +22,8 @@ from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_temporary, is_topic
 from amq.broker.queues.backlog import NEVER
-from amq.broker.queues.queue import ConsumerOwner, Queue, Recipient, Subscription
+from amq.broker.queues.queue import ConsumerOwner, Queue, Subscription
+from amq.broker.recipient import Recipient
 from amq.broker.topics.audience import Audience
 from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from amq.broker.core import Core
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from amq.broker.core import Core
 from amq.broker.names import check_sent_to, is_queued, is_temporary, is_topic
 from amq.broker.queues.limits import Limits
-from amq.broker.queues.queue import Recipient
 from amq.broker.queues.rooms import Room
+from amq.broker.recipient import Recipient
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
 from amq.broker.topics.virtual import Makes, VirtualTopics

@@ -344,7 +344,7 @@ class Spanning:
 
 class Asking:
     """The questions to one other store, on a connection that lasts as long as there are some. `_later` = those that
-    wait for answers to others. Implements `amq.broker.queues.queue.Recipient`."""
+    wait for answers to others. Implements `amq.broker.recipient.Recipient`."""
 
     def __init__(self, spanning: Spanning, core: Core, store: str) -> None:
         self.store = store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from amq.broker.queues.queue import Recipient
+from amq.broker.recipient import Recipient
 from amq.core.errors import AmqError
 from amq.protocols.commands import Command
 
