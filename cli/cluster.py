@@ -259,7 +259,7 @@ def _settle(
     moved: dict[str, str] = {}
     refused: dict[str, str] = {}
     while True:
-        left = [store for store in look(found) if store.master != store.preferred and concerns(store)]
+        left = [store for store in look(found)[1] if store.master != store.preferred and concerns(store)]
         refused = {store.name: refused.get(store.name, "not within --wait") for store in left}
         for store in left:
             left_s = until - time.monotonic()

@@ -86,10 +86,10 @@ def moves(directory: str, cancels: bool, rate: str | None, as_json: bool) -> Non
     """Show the move that is under way: how far it is, how long it takes, and what it waits for."""
     found = Cluster(directory)
     placement = found.table().placement
-    if placement.step is not None and cancels and not placement.step.returns:
-        placement = found.place(placement.returning()).placement
-    if placement.step is not None and rate is not None:
-        placement = found.place(placement.at_rate(rate_of(rate))).placement
+    if cancels:
+        placement = found.change(lambda now: now if now.step is None or now.step.returns else now.returning())
+    if rate is not None:
+        placement = found.change(lambda now: now if now.step is None else now.at_rate(rate_of(rate)))
     facts = progress(found, placement)
     if as_json:
         print_json(facts)

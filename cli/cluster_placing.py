@@ -12,12 +12,13 @@ import click
 from amq.cli.cluster_options import change_wait_option, cluster_option
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json, print_table
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import CONFLICT, Cluster
 from amq.cluster.moving import advance
 from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import Await, Carry, Grant, Revert, StoreSeen, decide
 from amq.cluster.seeing import store_seen
 from amq.core.destination import TOPIC_SCHEME
+from amq.core.errors import StoreError
 
 POLL_S = 0.2
 Seen = Callable[[str], StoreSeen]
@@ -98,9 +99,8 @@ def where(directory: str, names: tuple[str, ...], as_json: bool) -> None:
     )
 
 
-def placement_facts(found: Cluster) -> dict[str, Any]:
-    """The newest table, for `amq cluster status`."""
-    placement = found.table().placement
+def placement_facts(placement: Placement) -> dict[str, Any]:
+    """A table, for `amq cluster status`."""
     return {
         "table": placement.number,
         "moving": placement.before is not None,
@@ -120,16 +120,28 @@ def finished(found: Cluster, until: float) -> Placement:
 
 
 def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> Placement:
-    """Bring a change to its end. `seen(name)` looks at a store. Returns the table that holds then. Raises OrderError
-    where it was taken back."""
+    """Bring a change to its end, together with others that do so. `seen(name)` looks at a store. Returns the table that
+    holds then. Raises OrderError where it was taken back."""
     seen = seen or partial(store_seen, found)
+    while placement.before is not None and placement.step is None:
+        try:
+            placement = _carried(found, placement, until, seen)
+        except StoreError as error:
+            if error.code != CONFLICT:
+                raise
+            placement = found.table().placement  # another command was quicker
+    return _bring_ids(found, placement, until, seen)
+
+
+def _carried(found: Cluster, placement: Placement, until: float, seen: Seen) -> Placement:
+    """The table that follows. Raises OrderError where it takes the change back, StoreError."""
     while True:
         stores = {name: seen(name) for name in placement.stores}
         match decide(placement, stores):
             case Grant():
                 return found.place(placement.settled()).placement
             case Carry():
-                return _bring_ids(found, found.place(placement.remembering()).placement, until, seen)
+                return found.place(placement.remembering()).placement
             case Revert(held):
                 found.place(placement.reverted())
                 reasons = "; ".join(f"store {name} holds {', '.join(names)}" for name, names in held.items())
@@ -147,7 +159,8 @@ def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen
 
 
 def _bring_ids(found: Cluster, placement: Placement, until: float, seen: Seen) -> Placement:
-    """Carry the ids that stores remember to the new homes; the nodes do the same. Returns the table that holds then."""
+    """Carry the ids that stores remember to the new homes, if they move; the nodes do the same. Returns the table that
+    holds then."""
     while placement.step is not None:
         if time.monotonic() >= until:
             raise OrderError(

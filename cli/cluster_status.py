@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import click
 from amq.cli.cluster_placing import placement_facts
 from amq.cli.output import duration_text, print_table
 from amq.cluster.alarms import alarms, preferred
-from amq.cluster.directory import Cluster, ClusterNode
+from amq.cluster.directory import Cluster, ClusterNode, StoreTable
 from amq.cluster.masters import Masters, StoreNow
 from amq.doors.clock import SystemClock
 
@@ -48,12 +48,13 @@ class SeenStore:
         return preferred(self.now, self.order)
 
 
-def look(found: Cluster) -> list[SeenStore]:
-    """At all stores at the same time: one that hangs costs a few seconds, and no other one."""
+def look(found: Cluster, nodes: Sequence[ClusterNode] | None = None) -> tuple[StoreTable, list[SeenStore]]:
+    """At all stores of the newest table, at the same time: one that hangs costs a few seconds, and no other one."""
     with closing(Masters(found)) as masters:
-        table, orders, seen = masters.table(), found.preferences(), masters.look()
+        table = masters.table()
+        orders, seen = found.preferences(table, nodes), masters.look(table)
     slots = Counter(table.placement.layout.slots)
-    return [
+    return table, [
         SeenStore(
             each,
             orders[each.name],
@@ -65,9 +66,10 @@ def look(found: Cluster) -> list[SeenStore]:
 
 
 def facts_of(found: Cluster) -> dict[str, Any]:
-    stores, nodes = look(found), found.nodes()
+    nodes = found.nodes()
+    table, stores = look(found, nodes)
     told = alarms(
-        found.table(),
+        table,
         [store.now for store in stores],
         nodes,
         {store.name: store.order for store in stores},
@@ -76,7 +78,7 @@ def facts_of(found: Cluster) -> dict[str, Any]:
     return {
         "cluster": found.directory,
         "id": found.id,
-        **placement_facts(found),
+        **placement_facts(table.placement),
         "stores": [_store_facts(store) for store in stores],
         "nodes": [_node_facts(node, stores) for node in nodes],
         "alarms": [alarm._asdict() for alarm in told],

@@ -25,9 +25,9 @@ def examine_cluster(directory: str) -> Examination:
     found = Cluster(directory)
     table, nodes = found.table(), found.nodes()
     with closing(Masters(found)) as masters:
-        stores = masters.look()
+        stores = masters.look(table)
     now_ms = SystemClock().wall_ms()
-    told = alarms(table, stores, nodes, found.preferences(), now_ms)
+    told = alarms(table, stores, nodes, found.preferences(table, nodes), now_ms)
     findings = [
         Finding(Level.OK, "directory", f"table {table.number} of {len(table.stores)} stores, {len(nodes)} nodes"),
         _secret(found),

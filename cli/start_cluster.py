@@ -185,7 +185,7 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
     if (own := at_node(location, config.name, socket.gethostname())) != location:
         config = read(own)
     _check_naming(config, table.placement.naming)
-    priority = cluster.priorities(config.name).get(store, 0)
+    priority = cluster.priorities(config.name, table).get(store, 0)
     first = parse_transport_url(config.transports[0])
     own_link = str(dataclasses.replace(first, scheme="ssl" if config.certificate else "tcp", port=0))
     config = shifted(config, table.placement.places.index(store) + 1)

@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -50,6 +50,8 @@ GATEWAYS_MAX = 64  # of one node
 FAILING_MAX = 16  # names
 ORDER_BYTES = 1024
 READS_MAX = 3  # of a document that is being written
+CHANGES_MAX = 20  # tries of one change, while nodes make tables of a move
+CONFLICT: Final = "CONFLICT"  # the code of a change that came too late
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a letter or a digit"
 
@@ -252,13 +254,27 @@ class Cluster:
         _check_stores(locations, self._register)
         return self._change(StoreTable(locations, placement))
 
+    def change(self, make: Callable[[Placement], Placement]) -> Placement:
+        """Put `make(newest)` in the place of the newest placement, and begin again where a node makes the next table of
+        a move meanwhile. `make` may return what it gets: nothing is to change. Returns the newest placement. Raises
+        what `place` raises, CONFLICT where it was late each time."""
+        for tries in range(1, CHANGES_MAX + 1):
+            placement = self.table().placement
+            after = make(placement)
+            if after is placement:
+                break
+            try:
+                return self.place(after).placement
+            except StoreError as error:
+                if error.code != CONFLICT or tries == CHANGES_MAX:
+                    raise
+        return placement
+
     def _change(self, after: StoreTable) -> StoreTable:
         try:
             self._register.write(TABLES_DIRECTORY, f"{after.number}.json", _encode_table(after), _attempt())
         except FileExistsError as error:
-            raise StoreError(
-                "somebody else changed the cluster at the same time: try again", code="CONFLICT"
-            ) from error
+            raise StoreError("somebody else changed the cluster at the same time: try again", code=CONFLICT) from error
         return after
 
     def location(self, name: str, table: StoreTable | None = None) -> str:
@@ -331,13 +347,18 @@ class Cluster:
 
     # -- who should be master -----------------------------------------------------------------------------------------
 
-    def preferences(self) -> dict[str, list[str]]:
-        """By store: the nodes that should be its master, the most preferred one first."""
-        return preferences(self.table().stores, _weights(self.nodes()))
+    def preferences(
+        self, table: StoreTable | None = None, nodes: Sequence[ClusterNode] | None = None
+    ) -> dict[str, list[str]]:
+        """By store: the nodes that should be its master, the most preferred one first. `table` and `nodes`: where they
+        are known, for a store may leave meanwhile."""
+        return preferences((table or self.table()).stores, _weights(self.nodes() if nodes is None else nodes))
 
-    def priorities(self, node: str, nodes: list[ClusterNode] | None = None) -> dict[str, int]:
-        """By store: the `priority` of its member at `node`. `nodes` = all, where they are known."""
-        return priorities(self.table().stores, _weights(self.nodes() if nodes is None else nodes), node)
+    def priorities(
+        self, node: str, table: StoreTable | None = None, nodes: Sequence[ClusterNode] | None = None
+    ) -> dict[str, int]:
+        """By store: the `priority` of its member at `node`. See `preferences`."""
+        return priorities((table or self.table()).stores, _weights(self.nodes() if nodes is None else nodes), node)
 
     def _with_order(self, node: ClusterNode) -> ClusterNode:
         for _ in range(READS_MAX):
@@ -433,7 +454,7 @@ def _placement(number: int, found: object, stores: Mapping[str, str]) -> Placeme
     return placement
 
 
-def _weights(nodes: list[ClusterNode]) -> dict[str, float]:
+def _weights(nodes: Sequence[ClusterNode]) -> dict[str, float]:
     return {node.name: node.effective_weight for node in nodes}
 
 

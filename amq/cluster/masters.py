@@ -130,9 +130,9 @@ class Masters:
     def wall_ms(self) -> int:
         return self._clock.wall_ms()
 
-    def look(self) -> list[StoreNow]:
-        """At all stores, in the order of the table."""
-        table = self.table()
+    def look(self, table: StoreTable | None = None) -> list[StoreNow]:
+        """At all stores of `table`, by default the newest one, in its order."""
+        table = table or self.table()
         jobs = [(name, self._begin(name, partial(self._look, name, table))) for name in table.stores]
         until = self._clock.monotonic() + LOOK_S
         found = []

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from amq.cluster.directory import Cluster, ClusterNode
+from amq.cluster.directory import CONFLICT, Cluster, ClusterNode
 from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, StoreSeen, next_step
 from amq.cluster.removing import leave_note, remove_store
@@ -45,7 +45,7 @@ def advance(found: Cluster, seen: Seen | None = None) -> Placement:
     try:
         return found.place(after).placement
     except StoreError as error:
-        if error.code != "CONFLICT":
+        if error.code != CONFLICT:
             raise
         return found.table().placement
 
@@ -60,7 +60,12 @@ def scale_down(found: Cluster, watch: GoneNodes, nodes: Sequence[ClusterNode], n
     removal = watch.step(seen, placement.stores, now_s)
     if removal is None or placement.step is not None:
         return
-    remove_store(found, removal.store, removal.into)
+    try:
+        remove_store(found, removal.store, removal.into)
+    except StoreError:
+        if found.table().placement.leaving != removal.store:
+            raise
+        return  # another node was quicker
     _log.warning(
         "a node has gone for good: its store is removed",
         gone=removal.node,

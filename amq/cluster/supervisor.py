@@ -186,7 +186,7 @@ class Supervisor:
                 table, self._nodes = self._cluster.table(), self._cluster.nodes()
                 self._is_moving = table.placement.step is not None
                 is_changing = table.placement.before is not None or self._is_behind(table.number)
-                priorities = self._cluster.priorities(self._node.name, self._nodes)
+                priorities = self._cluster.priorities(self._node.name, table, self._nodes)
                 seen = _Seen(tuple(table.stores), priorities, table.number)
                 trouble = ""
             except (AmqError, OSError, SeatTakenError) as error:

@@ -110,10 +110,9 @@ class WholeCluster:
 
     def _status(self) -> Row:
         """Figures, and what an operator should do something about."""
-        stores = self.masters.look()
-        cluster = self.masters.cluster
-        nodes, table = cluster.nodes(), self.masters.table()
-        told = alarms(table, stores, nodes, cluster.preferences(), self.masters.wall_ms())
+        cluster, table = self.masters.cluster, self.masters.table()
+        stores, nodes = self.masters.look(table), cluster.nodes()
+        told = alarms(table, stores, nodes, cluster.preferences(table, nodes), self.masters.wall_ms())
         return {
             "name": cluster.id,
             "role": CLUSTER,

@@ -57,8 +57,9 @@ class ClusterLink(Link):
 
     def _look_at_cluster(self) -> ClusterSeen:
         masters = self.whole.masters
-        stores, nodes, order = masters.look(), masters.cluster.nodes(), masters.cluster.preferences()
-        told = alarms(masters.table(), stores, nodes, order, self._clock.wall_ms())
+        table, nodes = masters.table(), masters.cluster.nodes()
+        stores, order = masters.look(table), masters.cluster.preferences(table, nodes)
+        told = alarms(table, stores, nodes, order, self._clock.wall_ms())
         here = SystemHost().name()
         own = [each.name for each in nodes if (each.name == self._name if self._name else each.host == here)]
         return ClusterSeen(stores, nodes, order, told, own)

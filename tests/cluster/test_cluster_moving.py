@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from amq.cli import cluster_moving, cluster_placing
 from amq.cli.main import main
 from amq.cluster import moving
-from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, node_document
+from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, StoreTable, node_document
+from amq.cluster.masters import Masters
 from amq.cluster.placement import ALL_SLOTS, SLOTS, SPREAD, STEP_BYTES, MoveStep, Placement, even_slots, slot_of
 from amq.cluster.placing import Await, StoreSeen, next_step
 from amq.cluster.seeing import store_seen
@@ -248,3 +249,47 @@ def test_a_change_ends_when_stores_and_gateways_obey_it(directory: str, stores: 
         assert (late.exit_code, "but a gateway of node a did not take it over" in late.stderr) == (7, True)
         assert place("s2", 3).exit_code == 0
         assert place("s2", 0).exit_code == 0, "an older version does not say"
+
+
+@pytest.mark.parametrize("words", [("--cancel",), ("--rate", "1MiB"), ("--cancel", "--rate", "1MiB")], ids=" ".join)
+def test_a_move_is_changed_while_a_node_makes_its_next_table(
+    directory: str, stores: dict[str, StoreSeen], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Between the newest table and the one that the command makes of it."""
+    stores |= everywhere(9)
+    assert amq("move", "--cluster", directory, "n1", "s2", "--wait", "0").exit_code == 7
+    place, steps = Cluster.place, ["the node"]
+
+    def late_place(found: Cluster, placement: Placement, joining_at: str = "") -> StoreTable:
+        if steps:
+            steps.pop()
+            moving.advance(found, lambda name: stores[name])
+        return place(found, placement, joining_at)
+
+    monkeypatch.setattr(Cluster, "place", late_place)
+    done = amq("moves", "--cluster", directory, *words)
+    step = Cluster(directory).table().placement.step
+    assert (done.exit_code, steps) == (0, []), done.output
+    assert step is not None
+    assert (step.returns, step.rate_bytes) == ("--cancel" in words, 1 << 20 if "--rate" in words else 0)
+
+
+def test_the_status_of_a_cluster_is_that_of_one_table(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node makes the last tables of a removal while the command looks."""
+    newest = Masters.table
+
+    def then_removed(masters: Masters) -> StoreTable:
+        found = newest(masters)
+        moving.remove_store(masters.cluster, "s3", seen=lambda _: StoreSeen(1))
+        while masters.cluster.table().placement.step is not None:
+            moving.advance(masters.cluster, lambda _: StoreSeen(is_unused=True))
+        return found
+
+    monkeypatch.setattr(Masters, "table", then_removed)
+    done = amq("status", "--cluster", directory, "--json")
+    facts = json.loads(done.stdout)
+    assert [each["store"] for each in facts["stores"]] == ["s1", "s2", "s3"]
+    assert (facts["table"], facts["moving"]) == (1, False)
+    monkeypatch.undo()
+    facts = json.loads(amq("status", "--cluster", directory, "--json").stdout)
+    assert [each["store"] for each in facts["stores"]] == ["s1", "s2"]

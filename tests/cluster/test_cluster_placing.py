@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from amq.cli import cluster_placing
 from amq.cli.main import main
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, StoreTable
 from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, Grant, Revert, StoreSeen, decide
 
@@ -119,6 +119,24 @@ def test_a_change_that_was_left_halfway_is_finished_first(
     stores.update({name: StoreSeen(99) for name in stores})
     assert place("b", "s1").output == "table 5: b lives in s1\n"
     assert dict(cluster.table().placement.layout.rules) == {"a": "s2", "b": "s1"}
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_two_commands_carry_one_change_through(
+    place: Callable[..., Result], stores: dict[str, StoreSeen], monkeypatch: pytest.MonkeyPatch, remembers: bool
+) -> None:
+    """The other one makes the next table between the look at the stores and the table that this one makes of it."""
+    stores.update({name: StoreSeen(99, remembers=remembers) for name in stores})
+    wanted, others = Cluster.place, [Cluster.place]
+
+    def late_place(found: Cluster, placement: Placement, joining_at: str = "") -> StoreTable:
+        if others and placement.number == 3:
+            others.pop()(found, placement)
+        return wanted(found, placement, joining_at)
+
+    monkeypatch.setattr(Cluster, "place", late_place)
+    assert place("a", "s2").output == f"table {4 if remembers else 3}: a lives in s2\n"
+    assert not others
 
 
 @pytest.mark.parametrize("words", [("a",), ("a", "s1", "--remove"), ("a", "s1", "--force")])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from amq.cluster.directory import Cluster, ClusterNode
+from amq.cluster.directory import Cluster, ClusterNode, StoreTable
 from amq.cluster.moving import advance, scale_down
+from amq.cluster.placement import Placement
 from amq.cluster.scaling import NAMES_MAX, GoneNodes, NodeSeen, ScaleDown, ScalingDown
 from amq.core.errors import ConfigError
 from tests.cli.amq_process import amq
@@ -190,6 +191,20 @@ def test_the_removal_begins_when_nothing_moves(tmp_path: Path) -> None:
         advance(cluster)
     told.append(amq("cluster", "status", "--cluster", cluster.directory).stdout)
     assert ["s3 will go to" in each for each in told] == [True, False]
+
+
+def test_two_nodes_begin_one_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.create(str(tmp_path / "c"), dict.fromkeys(STORES, ""))
+    watch, rule, place = GoneNodes(), RULE._replace(after_s=0), Cluster.place
+
+    def late_place(found: Cluster, placement: Placement) -> StoreTable:
+        place(found, placement)  # the other node is quicker
+        return place(found, placement)
+
+    scale_down(cluster, watch, [ClusterNode("c", True, scale_down=rule)], 0)
+    monkeypatch.setattr(Cluster, "place", late_place)
+    scale_down(cluster, watch, [ClusterNode("c", False, scale_down=rule, has_stopped=True)], 1)
+    assert (cluster.table().number, cluster.table().placement.leaving) == (2, "s3")
 
 
 @pytest.mark.parametrize(

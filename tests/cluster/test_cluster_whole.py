@@ -101,7 +101,7 @@ def test_the_cluster_tells_its_nodes_and_alarms(
     seen = GatewaySeen(pid=7, connections=3), GatewaySeen(pid=0)
     nodes = [ClusterNode("a", True, gateways=seen, restarts=2), ClusterNode("b", False, gateways=seen)]
     monkeypatch.setattr(whole.masters.cluster, "nodes", lambda: nodes)
-    monkeypatch.setattr(whole.masters.cluster, "preferences", lambda: {name: ["a", "b"] for name in served.names})
+    monkeypatch.setattr(whole.masters.cluster, "preferences", lambda *_: {name: ["a", "b"] for name in served.names})
     found = whole.ask("GET", "/broker")
     assert (found["role"], found["stores_without_master"]) == ("cluster", 0)
     rows = [(row["name"], row["stores"], row["gateways"], row["connections"]) for row in found["nodes"]]
