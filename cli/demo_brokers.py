@@ -42,9 +42,10 @@ def descendants(pid: int) -> list[int]:
     """Process ids of the children of a process, of their children, and so on."""
     found = [pid]
     for each in found:
-        for tasks in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(OSError):  # it ended meanwhile
-                found += map(int, tasks.read_text().split())
+        with suppress(OSError):  # it ended meanwhile
+            for tasks in Path(f"/proc/{each}/task").glob("*/children"):
+                with suppress(OSError):
+                    found += map(int, tasks.read_text().split())
     return found[1:]
 
 

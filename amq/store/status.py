@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from amq.store.document import field
 from amq.store.election import HEARTBEAT, RELEASE, Election
 from amq.store.epoch import Epoch
 from amq.store.port import Store, StoreCopies
-from amq.store.presence import MASTER, BrokerPresence, read_gone, read_presence
+from amq.store.presence import MASTER, READS_MAX, BrokerPresence, read_gone, read_presence
 
 WATCH_S_MAX = 5.0  # how long `silence` watches for a heartbeat at most
 WATCH_STEP_S = 0.05
@@ -105,7 +106,7 @@ def store_status(store: Store) -> StoreStatus:
         lock = "held" if election.is_held() else "free"
     except FileNotFoundError:
         return StoreStatus("missing", epoch, False, None, read_presence(store.board), gone=read_gone(store.board))
-    mark, beat = election.read(RELEASE), election.read(HEARTBEAT)
+    mark, beat = _record(election, RELEASE), _record(election, HEARTBEAT)
     released = (
         mark is not None
         and epoch is not None
@@ -114,6 +115,14 @@ def store_status(store: Store) -> StoreStatus:
     wall_ms = field(beat, "wall_ms", int, HEARTBEAT) if beat is not None else None
     running, gone = read_presence(store.board), read_gone(store.board)
     return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat), gone, store.copies())
+
+
+def _record(election: Election, kind: str) -> Mapping[str, Any] | None:
+    """The last record that was written through the lock. It may be being written just now: then again."""
+    for _ in range(READS_MAX - 1):
+        with suppress(CorruptError):
+            return election.read(kind)
+    return election.read(kind)
 
 
 def _beat(body: Mapping[str, Any] | None) -> tuple[str, int] | None:

@@ -86,6 +86,15 @@ def test_candidate_whose_temporary_file_was_pruned_gets_no_epoch(tmp_path: Path)
     assert [found.number for found in FileEpochs(VFS, str(tmp_path)).all()] == [1]
 
 
+def test_what_its_maker_removes_meanwhile_ends_no_takeover(tmp_path: Path) -> None:
+    assert link(tmp_path, 1)
+    draft = tmp_path / "epochs" / ".late.tmp"
+    draft.write_text("of a candidate that was too late")
+    vfs = FaultyVfs()
+    vfs.before("unlink", draft.unlink)
+    assert FileEpochs(vfs, str(tmp_path)).prune(epoch(1)) == 0
+
+
 def assert_pruned(store: Path) -> None:
     assert FileEpochs(VFS, str(store)).prune(epoch(1)) == 1
 

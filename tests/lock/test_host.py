@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeClock, FakeHost
+from fakes import FakeClock, FakeHost, FaultyVfs
 from lock_world import PERIOD_S, Broker
 
-from amq.core.errors import ConfigError
+from amq.core.errors import ConfigError, CorruptError
 from amq.store.document import encode
 from amq.store.files.board import FileBoard
-from amq.store.files.election import FileElection
+from amq.store.files.election import HEARTBEAT_OFFSET, FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner, SystemHost, provably_gone
 from amq.store.open import store_behind
@@ -247,6 +247,28 @@ def test_status_through_the_life_of_a_store(tmp_path: Path) -> None:
     assert (status.lock, status.released, status.master) == ("free", True, None)
     presence.close()
     slave.close()
+
+
+def test_a_heartbeat_that_is_being_written_is_read_again(tmp_path: Path) -> None:
+    broker, vfs, lock = Broker(tmp_path, "a", FakeClock()), FaultyVfs(), tmp_path / "lock"
+    broker.become_master()
+    whole = lock.read_bytes()
+    half = bytearray(whole)
+    half[HEARTBEAT_OFFSET + 60 : HEARTBEAT_OFFSET + 90] = bytes(30)
+    vfs.before("pread", lambda: write_over(lock, half), nth=2, path="lock")  # the first reads the release
+    vfs.after("pread", lambda: write_over(lock, whole), nth=2, path="lock")
+    found = store_status(store_behind(vfs, str(tmp_path))).heartbeat
+    assert found is not None
+    assert found[0] == broker.owner.uuid
+    write_over(lock, half)
+    with pytest.raises(CorruptError):
+        store_status(store_behind(vfs, str(tmp_path)))
+
+
+def write_over(path: Path, data: bytes) -> None:
+    """In place: the lock is of the file."""
+    with path.open("r+b") as file:
+        file.write(data)
 
 
 def test_a_silent_master_is_told_from_one_whose_clock_differs(tmp_path: Path) -> None:

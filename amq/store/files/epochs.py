@@ -123,6 +123,7 @@ class FileEpochs:
         for name in self._vfs.listdir(self._directory):
             old = any(number <= own.number - keep for number in epoch_numbers([name]))
             if old or (name.startswith(".") and name.endswith(_TEMPORARY)):
-                self._vfs.unlink(os.path.join(self._directory, name))
-                removed += 1
+                with suppress(FileNotFoundError):  # the broker that made it has removed it meanwhile
+                    self._vfs.unlink(os.path.join(self._directory, name))
+                    removed += 1
         return removed
