@@ -13,7 +13,6 @@ ten turns, and at the end, the queue is read and judged, so that it does not gro
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
@@ -30,7 +29,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amq.cli import exits
 from amq.cluster.directory import Cluster
 from amq.store.open import open_store
 from amq.store.status import store_status
@@ -116,14 +114,9 @@ class MovesAndKills:
     def _amq(self, command: str, *words: str) -> None:
         amq("cluster", command, "--cluster", self._nodes.cluster, *words).check_returncode()
 
-    def _begin(self, command: str, *words: str) -> None:
-        """Nodes carry it through: the command ends with 7, or 0 where they were as quick."""
-        done = amq("cluster", command, "--cluster", self._nodes.cluster, *words, "--wait", "0")
-        assert done.returncode in (0, exits.REFUSED), done.stderr
-
     def _move(self, store: str) -> None:
         began = time.monotonic()
-        self._begin("move", NAME, store)
+        self._nodes.begin("move", NAME, store)
         self._hurt(self._home, store)
         self._settle()
         self._home = store
@@ -138,7 +131,7 @@ class MovesAndKills:
         self._nodes.until(all_served)
         self._move(name)
         began = time.monotonic()
-        self._begin("remove-store", name, "--to", home)
+        self._nodes.begin("remove-store", name, "--to", home)
         self._hurt(name, home)
         self._settle()
         self._home = home
@@ -197,20 +190,13 @@ class MovesAndKills:
 
     def _settle(self) -> None:
         known, until = None, 0.0
-        while (found := self._moves())["moving"]:
+        while (found := self._nodes.moves())["moving"]:
             far = [found.get(fact) for fact in ("table", "copied_messages", "sent_messages")]
             if far != known:
                 known, until = far, time.monotonic() + DEADLINE_S
             assert time.monotonic() < until, f"{found}\n{self._nodes.logs()}"
             time.sleep(0.1)
         self._nodes.until(all_served)
-
-    def _moves(self) -> dict[str, Any]:
-        done = amq("cluster", "moves", "--cluster", self._nodes.cluster, "--json")
-        if done.returncode:
-            return {"moving": True, "why": done.stderr}
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
 
     def _judge(self, confirmed: list[int]) -> None:
         figures = self.figures

@@ -156,7 +156,29 @@ class Nodes:
         return found
 
     def place(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return amq("cluster", "place", "--cluster", self.cluster, *words)
+        return amq("cluster", "place", "--cluster", self.cluster, *words, "--wait", DEADLINE_S)
+
+    def begin(self, change: str, *words: str) -> None:
+        """Begin what nodes carry through, as `move`. A busy machine hears late of the change before it: then again."""
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            done = amq("cluster", change, "--cluster", self.cluster, *words, "--wait", "0")
+            if not done.returncode or "goes on without this command" in done.stderr:
+                return
+            assert time.monotonic() < until, done.stderr
+
+    def moves(self) -> dict[str, Any]:
+        """What `amq cluster moves` shows; `why` where a store cannot be read now."""
+        done = amq("cluster", "moves", "--cluster", self.cluster, "--json")
+        found: dict[str, Any] = {"moving": True, "why": done.stderr} if done.returncode else json.loads(done.stdout)
+        return found
+
+    def settle(self) -> None:
+        """Until nothing moves."""
+        until = time.monotonic() + DEADLINE_S
+        while (found := self.moves())["moving"]:
+            assert time.monotonic() < until, f"{found}\n{self.logs()}"
+            time.sleep(0.1)
 
     def logs(self) -> str:
         return "\n".join(node.log.read_text()[-4000:] for node in self.nodes.values() if node.log.exists())

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,22 +18,6 @@ from tests.traffic import QUEUE, Producer, connect_any, drain
 
 pytestmark = pytest.mark.deep
 NAME = QUEUE.rpartition("/")[2]
-
-
-def move(nodes: Nodes, store: str, *options: str) -> None:
-    amq("cluster", "move", "--cluster", nodes.cluster, NAME, store, "--wait", "0", *options)
-
-
-def moves(nodes: Nodes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(amq("cluster", "moves", "--cluster", nodes.cluster, "--json").stdout)
-    return found
-
-
-def settle(nodes: Nodes) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while moves(nodes)["moving"]:
-        assert time.monotonic() < until, f"{moves(nodes)}\n{nodes.logs()}"
-        time.sleep(0.1)
 
 
 def acknowledge(connection: WireConnection, count: int) -> set[int]:
@@ -67,12 +49,12 @@ def test_a_queue_moves_under_traffic_and_kills(tmp_path: Path) -> None:
             acknowledged = acknowledge(connection, 100)
         for turn, killed in enumerate((None, "s1", "s2")):
             target = "s2" if turn % 2 == 0 else "s1"
-            move(nodes, target)
+            nodes.begin("move", NAME, target)
             if killed is not None:
                 for pid in nodes.nodes[masters[killed]].members_of(killed):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            settle(nodes)
+            nodes.settle()
             producer.wait_confirmed(100)
             where = amq("cluster", "where", "--cluster", nodes.cluster, NAME, "--json").stdout
             assert json.loads(where)["destinations"][0]["home"] == target

@@ -74,7 +74,7 @@ def test_nodes_share_the_stores_and_take_over_from_one_that_is_killed(nodes: Nod
     a.start()
     nodes.until(each_as_it_should_be)
     producer.wait_confirmed(100)
-    amq("cluster", "drain", "--cluster", str(nodes.cluster), "b").check_returncode()
+    amq("cluster", "drain", "--cluster", nodes.cluster, "b", "--wait", DEADLINE_S).check_returncode()
     nodes.until(served_by("a"))
     producer.wait_confirmed(100)
     assert b.stop() == 0

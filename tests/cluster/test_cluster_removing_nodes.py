@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from amq.cluster.removing import NOTE_FILE
-from tests.cli.amq_process import amq
 from tests.cluster.nodes import Nodes, each_as_it_should_be
 from tests.cluster.test_cluster_moving_nodes import NAME, acknowledge
 from tests.patience import DEADLINE_S
@@ -34,16 +32,12 @@ def test_a_store_is_removed_under_traffic_and_kills(tmp_path: Path) -> None:
         producer.wait_confirmed(1000)
         with connect_any([nodes.nodes["a"]]) as connection:  # type: ignore[list-item]
             acknowledged = acknowledge(connection, 100)
-        removal = ("cluster", "remove-store", "--cluster", nodes.cluster, "s1", "--to", "s2")
-        amq(*removal, "--wait", "0")
+        nodes.begin("remove-store", "s1", "--to", "s2")
         for store in ("s1", "s2"):
             for pid in nodes.nodes[masters[store]].members_of(store):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + DEADLINE_S
-        while json.loads(amq("cluster", "moves", "--cluster", nodes.cluster, "--json").stdout)["moving"]:
-            assert time.monotonic() < until, nodes.logs()
-            time.sleep(0.1)
+        nodes.settle()
         assert [store["store"] for store in nodes.status()["stores"]] == ["s2", "s3"]
         assert (Path(nodes.cluster) / "stores" / "s1" / NOTE_FILE).exists()
         producer.wait_confirmed(100)

@@ -20,7 +20,6 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 import amq
 from amq.cluster.directory import Cluster
 from amq.core.destination import QUEUE_SCHEME
-from tests.cli.amq_process import amq as command
 from tests.cluster.nodes import Nodes, each_as_it_should_be, served_by
 from tests.patience import DEADLINE_S
 
@@ -161,7 +160,7 @@ def test_a_query_goes_on_while_its_queue_moves(spark: Any, nodes: Nodes, tmp_pat
         with amq.connect(url_of(nodes)) as connection, connection.session() as session:
             producer = session.producer(f"/queue/{name}")
             for store in ("s1", "s2", "s3"):
-                command("cluster", "move", "--cluster", nodes.cluster, name, store, "--wait", "0")
+                nodes.begin("move", name, store)
                 while not moved(store):
                     producer.send(str(sent))
                     sent += 1

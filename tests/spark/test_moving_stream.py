@@ -18,7 +18,6 @@ import amq
 from pyspark_amq.offsets import OffsetError
 from pyspark_amq.options import SourceOptions, read
 from pyspark_amq.streams import ClusterStreamReader
-from tests.cli.amq_process import amq as command
 from tests.cluster.nodes import Nodes
 from tests.patience import DEADLINE_S
 
@@ -102,12 +101,10 @@ class Stream:
         """Begin a move to the other store."""
         name = name or self.options["destination"]
         store = "s2" if self.home(name) == "s1" else "s1"
-        plain = name.rpartition("/")[2]
-        command("cluster", "move", "--cluster", self.nodes.cluster, plain, store, "--wait", "0")
+        self.nodes.begin("move", name.rpartition("/")[2], store)
 
     def is_moving(self) -> bool:
-        told = command("cluster", "moves", "--cluster", self.nodes.cluster, "--json").stdout
-        return bool(json.loads(told)["moving"])
+        return bool(self.nodes.moves()["moving"])
 
 
 @pytest.mark.parametrize("redirect", ["true", "false"])
