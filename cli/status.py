@@ -389,15 +389,19 @@ def _copy_text(copy: dict[str, Any]) -> str:
             return f"{copy['id']} is behind for {duration_text(copy['behind_s'])}{lag}"
         case "filling":
             return f"{copy['id']} is filled, and does not count yet{lag}"
+        case "spare":
+            return f"{copy['id']} is a spare: it counts as soon as another one is lost"
     return f"{copy['id']} is level"
 
 
 def _copies_text(copies: dict[str, Any]) -> str:
     counting, running = copies["counting"], copies["running"]
     if copies.get("blocked"):
+        if not any(each["counts"] and each["state"] == "silent" for each in copies["seen"] or ()):
+            return f"nothing is confirmed: too few copies count ({', '.join(counting)}): start another broker"
         return f"nothing is confirmed: {copies['needed']} of {', '.join(counting) or 'none'} must answer"
     silent = "".join(f"; {each} does not run" for each in counting if each not in running)
-    joining = "".join(f"; {each} is being filled" for each in running if each not in counting)
+    joining = "".join(f"; {each} does not count" for each in running if each not in counting)
     return f"{copies['needed']} of {', '.join(counting) or 'none'} must have a write{silent}{joining}"
 
 

@@ -114,6 +114,8 @@ def _copy_state(copy: CopyNow) -> str:
             return f"behind for {span_text(copy.behind_s)}{lag}"
         case CopyState.FILLING:
             return f"is filled{lag}"
+        case CopyState.SPARE:
+            return "spare"
     return "level"
 
 

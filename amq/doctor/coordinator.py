@@ -18,17 +18,16 @@ READS, BUDGET_S = 50, 1.0
 CHANGES_MAX = 200_000  # that etcd remembers: brokers make about one a second
 
 
-def examine_coordinator(url: str, quick: bool, clock: Clock | None = None) -> Examination:
-    """Raises OSError where too few servers answer, ConfigError, StoreError."""
+def examine_coordinator(url: str, quick: bool, clock: Clock | None = None, group: str = "") -> Examination:
+    """`group` = of the replicated store whose lock it is, "" = of another store. Raises OSError where too few servers answer, ConfigError, StoreError."""
     clock = clock or SystemClock()
     parsed, coordinator = CoordinatorUrl.parse(url), open_coordinator(url)
     report = Examination(url, url)
     report.findings += _judge_servers(coordinator.servers())
     report.findings.append(_judge_connection(parsed))
-    held = coordinator.read("lock") is not None
-    report.findings.append(
-        Finding(Level.OK, "namespace", parsed.namespace, "has a lock" if held else "has no lock yet")
-    )
+    lock, place = (f"{group}/lock", f"{parsed.namespace}/{group}") if group else ("lock", parsed.namespace)
+    held = coordinator.read(lock) is not None
+    report.findings.append(Finding(Level.OK, "namespace", place, "has a lock" if held else "has no lock yet"))
     if isinstance(coordinator, Etcd) and not coordinator.is_compacted(CHANGES_MAX):
         why = "etcd keeps each heartbeat for ever, until its space is used up and the master is deposed"
         cure = "start it with --auto-compaction-mode=periodic --auto-compaction-retention=1h"
@@ -38,7 +37,7 @@ def examine_coordinator(url: str, quick: bool, clock: Clock | None = None) -> Ex
         began = clock.monotonic()
         while len(times) < READS and clock.monotonic() < began + BUDGET_S:
             start = clock.monotonic()
-            coordinator.read("lock")
+            coordinator.read(lock)
             times.append(clock.monotonic() - start)
         report.measured["read"] = Times.of(times).to_json()
     return report

@@ -23,12 +23,15 @@ def judge_copy(directory: str, seen: StoreStatus) -> list[Finding]:
     if mine not in copies.running:
         cure = "start its broker"
         found.append(Finding(Level.WARNING, "copy", f"{mine} does not run", "it takes no write", cure))
+    now = next((each for each in told.copies if each.id == mine), None) if told is not None else None
+    if now is not None and now.state is CopyState.SPARE:
+        why = "it counts as soon as another one is lost"
+        return [*found, Finding(Level.OK, "copy", f"{mine} is a spare, and has everything", why)]
     if mine not in copies.counting:
         why = "this member cannot become master, and no message is confirmed because of it"
         cure = "let its broker run: it is filled beside the traffic, and `amq status` shows how far"
         found.append(Finding(Level.WARNING, "copy", f"{mine} does not count", why, cure))
         return found
-    now = next((each for each in told.copies if each.id == mine), None) if told is not None else None
     if now is not None and now.state is CopyState.BEHIND:
         why, cure = "a takeover has to bring it up first", "look at its disk and its network"
         lacks = f"{mine} is behind for {now.behind_s:.0f} s, by {now.lag_bytes} bytes"

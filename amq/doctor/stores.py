@@ -41,13 +41,14 @@ def _examine_copy(store: str, doors: Outside | None, quick: bool) -> Examination
     """Of a member of a replicated store: the directory of its copy, and the coordinator."""
     url = ReplicaUrl.parse(store)
     if quick:
-        return _with_locker(_unshared(directory.examine_quickly(url.directory, doors)), url.coordinator, True)
+        report = _unshared(directory.examine_quickly(url.directory, doors))
+        return _with_locker(report, url.coordinator, True, url.group)
     report = _unshared(directory.examine(url.directory, (), doors))
     try:
-        report = _with_locker(report, url.coordinator, False)
+        report = _with_locker(report, url.coordinator, False, url.group)
         report.findings += judge_copy(url.directory, store_status(open_store(store)))
     except (OSError, StoreError) as error:
-        why = "without it no member becomes master, and a master ends within two lockKeepAlivePeriods"
+        why = "without it no member becomes master, and a master goes on only while enough copies answer it"
         text = f"does not answer: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         report.findings.append(unfit("coordinator", text, why, "start it, or mend the way to it"))
     return report
@@ -59,7 +60,7 @@ def _unshared(report: Examination) -> Examination:
     return report
 
 
-def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examination:
+def _with_locker(report: Examination, locker: str | None, quick: bool, group: str = "") -> Examination:
     """`report` of a directory with what holds for its lock, where that is in a database or a coordinator: the locks
     of the file system do not matter then."""
     url = locker_of(report.path) if locker is None else locker
@@ -68,20 +69,20 @@ def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examin
     told = "the lock of this store is there; the locks of the file system do not matter"
     report.findings = [each for each in report.findings if not each.topic.startswith("lock")]
     report.findings.append(Finding(Level.NOTE, "locker", url, told))
-    found = _examine_database(url, quick)
+    found = _examine_database(url, quick, group)
     report.findings += found.findings
     report.measured |= {f"locker_{name}": times for name, times in found.measured.items()}
     return report
 
 
-def _examine_database(url: str, quick: bool) -> Examination:
-    """Of a coordinator, too."""
+def _examine_database(url: str, quick: bool, group: str = "") -> Examination:
+    """Of a coordinator, too, which a replicated store has for its `group`."""
     if url.startswith(SMALL):
         return directory.examine_quickly(url.removeprefix("file://"))
     if is_coordinator(url):
         from amq.doctor.coordinator import examine_coordinator
 
-        return examine_coordinator(url, quick)
+        return examine_coordinator(url, quick, group=group)
     from amq.doctor.database import examine_database  # psycopg takes time to load
 
     return examine_database(url, quick)

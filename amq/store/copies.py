@@ -19,6 +19,7 @@ class CopyState(Enum):
     """LEVEL    it has what the master had written a moment ago
     BEHIND   it answers, and lacks some of that
     FILLING  it does not count yet: it gets what it lacks
+    SPARE    it does not count, for enough others do, and has everything: it comes in when one of them is lost
     SILENT   it does not answer
     GONE     it counted, does not answer, and was taken out of the group; the master forgets it after a while
     """
@@ -26,6 +27,7 @@ class CopyState(Enum):
     LEVEL = "level"
     BEHIND = "behind"
     FILLING = "filling"
+    SPARE = "spare"
     SILENT = "silent"
     GONE = "gone"
 

@@ -166,15 +166,14 @@ class Presence:
                 "the file that says that this broker runs was removed: it is there again", path=self._seat.place
             )
         except (SeatTakenError, OSError) as error:
-            reason = str(error)
+            event, reason = "cannot keep the file that says that this broker runs", str(error)
             if isinstance(error, SeatTakenError):
+                event = "the file that says that this broker runs was removed"
                 reason = _in_use(_holder(error.read, self._owner.name), self._owner)
             self._details, self._facts = {}, {}  # the next beat says them anew
             if reason != self._trouble:
                 self._trouble = reason
-                _log.warning(
-                    "the file that says that this broker runs was removed", path=self._seat.place, reason=reason
-                )
+                _log.warning(event, path=self._seat.place, reason=reason)
 
     def _say(self, details: dict[str, Any], facts: dict[str, Any]) -> None:
         if (details, facts) == (self._details, self._facts):

@@ -112,3 +112,9 @@ def test_the_doctor_sees_that_it_is_protected_and_one_server(server: _Protected)
     assert found["connection"].level is Level.OK
     assert found["servers"].level is Level.NOTE
     assert found["namespace"].found == "shop"
+    assert found["namespace"].why == "has no lock yet"
+    session = opened(server, "namespace=shop", user="amq@").open_session()
+    session.hold("fish/lock", b"of a replicated store")
+    found = {each.topic: each for each in examine_coordinator(url, quick=True, group="fish").findings}
+    assert (found["namespace"].found, found["namespace"].why) == ("shop/fish", "has a lock")
+    session.close()

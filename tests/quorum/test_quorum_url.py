@@ -32,6 +32,7 @@ def test_all_that_a_url_says() -> None:
         ("etcd://a:b", "not HOST:PORT"),
         ("etcd://a/b", "nothing may follow"),
         ("etcd://a?b=c", "unknown option 'b'"),
+        ("etcd://a?namespace=b&namespace=c", "it has an option twice"),
         ("etcd://a?sessionTimeout=5s", "milliseconds"),
         ("etcd://a?namespace=../b", "namespace"),
         ("etcd://a?tls=false&caFile=/ca", "tls"),

@@ -98,6 +98,7 @@ def master_of(brokers: list[Broker], book: GroupBook) -> Broker:
         ("replica:///d?coordinator=file:///c&listen=7000", "listen is HOST:PORT"),
         ("replica:///d?coordinator=file:///c&caFile=/x", "needs caFile, certificateFile and keyFile"),
         ("replica:///d?coordinator=etcd://a&sessionTimeout=9", "unknown option 'sessionTimeout'"),
+        ("replica:///d?coordinator=etcd://a&members=3&members=5", "it has an option twice"),
     ],
 )
 def test_a_url_that_names_no_replicated_store_is_refused(url: str, why: str) -> None:

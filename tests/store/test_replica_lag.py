@@ -44,7 +44,8 @@ BEHIND = CopyNow("b-2", CopyState.BEHIND, True, 5 << 20, 4.0)
 FILLING = CopyNow("c-3", CopyState.FILLING, False, 3 << 30, 9.0)
 SILENT = CopyNow("d-4", CopyState.SILENT, True, None, 40.0, 40.0)
 GONE = CopyNow("e-5", CopyState.GONE, False, None, 0.0, 12.0)
-ALL = CopiesNow(True, (LEVEL, BEHIND, FILLING, SILENT, GONE))
+SPARE = CopyNow("f-6", CopyState.SPARE, False, 0, 0.0)
+ALL = CopiesNow(True, (LEVEL, BEHIND, FILLING, SILENT, GONE, SPARE))
 
 
 @pytest.fixture
@@ -172,9 +173,9 @@ def test_a_copy_that_is_filled_says_how_much_it_lacks(group: GroupOfCopies) -> N
         until(lambda: the(d, a).lag_bytes == end, "it lacks all, while nothing arrives")
         assert the(d, a).state is CopyState.FILLING
         group.network.lose = lambda _sender, _to, _message: False
-        until(lambda: the(d, a).lag_bytes == 0, "it has all")
-        assert the(d, a).state is CopyState.FILLING
-        assert not the(d, a).counts, "three count already"
+        until(lambda: the(d, a).state is CopyState.SPARE, "it has all, and three count already")
+        assert the(d, a).lag_bytes == 0
+        assert not the(d, a).counts
     finally:
         d.stop()
 
@@ -269,8 +270,9 @@ def test_metrics_and_the_page_of_the_store() -> None:
         "is filled, lacks 3.0 GiB",
         "has not answered for 40 s",
         "gone: the group goes on without it, and it has not answered for 12 s",
+        "spare",
     ]
-    assert [each["counts"] for each in overview.copies(seen)] == ["yes", "yes", "no", "yes", "no"]
+    assert [each["counts"] for each in overview.copies(seen)] == ["yes", "yes", "no", "yes", "no", "no"]
     masterless = overview.copies(Seen(status(None, known), None, None))
     assert {each["id"]: each["state"] for each in masterless}["d-4"] == "does not run"
 
@@ -285,6 +287,8 @@ def test_the_doctor_looks_at_the_copy_of_this_member(group: GroupOfCopies) -> No
 
     level = CopiesNow(False, (replace(LEVEL, id=b.id),))
     assert told(level) == [(Level.OK, f"{b.id} counts, and has everything")]
+    spare = CopiesNow(False, (replace(SPARE, id=b.id),))
+    assert told(spare, StoreCopies([a.id], 1, ids)) == [(Level.OK, f"{b.id} is a spare, and has everything")]
     behind = CopiesNow(False, (replace(BEHIND, id=b.id),))
     assert told(behind) == [(Level.WARNING, f"{b.id} is behind for 4 s, by {5 << 20} bytes")]
     assert told(None, StoreCopies([a.id], 1, ids)) == [(Level.WARNING, f"{b.id} does not count")]

@@ -31,4 +31,12 @@ def test_another_store_has_no_copies(tmp_path: Path) -> None:
 
 def test_words_for_people() -> None:
     copies = {"counting": ["a-1", "b-2", "c-3"], "needed": 2, "running": ["a-1", "c-3", "d-4"]}
-    assert _copies_text(copies) == "2 of a-1, b-2, c-3 must have a write; b-2 does not run; d-4 is being filled"
+    assert _copies_text(copies) == "2 of a-1, b-2, c-3 must have a write; b-2 does not run; d-4 does not count"
+
+
+def test_words_for_people_where_nothing_is_confirmed() -> None:
+    level, silent = ({"id": id, "counts": True, "state": state} for id, state in (("a-1", "level"), ("b-2", "silent")))
+    alone = {"counting": ["a-1"], "needed": 1, "running": ["a-1"], "blocked": True, "seen": [level]}
+    assert _copies_text(alone) == "nothing is confirmed: too few copies count (a-1): start another broker"
+    both = {"counting": ["a-1", "b-2"], "needed": 2, "running": ["a-1"], "blocked": True, "seen": [level, silent]}
+    assert _copies_text(both) == "nothing is confirmed: 2 of a-1, b-2 must answer"

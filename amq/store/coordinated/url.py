@@ -72,6 +72,8 @@ class CoordinatorUrl:
         except ValueError as error:
             raise _invalid(text, f"{error} in its options") from error
         given = dict(pairs)
+        if len(given) < len(pairs):
+            raise _invalid(text, "it has an option twice")
         for key in given:
             if key not in _OPTIONS:
                 raise _invalid(text, f"it has the unknown option {key!r}")

@@ -391,7 +391,8 @@ class ReplicaMember:
         if silent_s:
             state = CopyState.SILENT
         elif not counts:
-            state = CopyState.FILLING
+            is_spare = stream.is_current(member) and len(leader.record.members) >= self._policy.members
+            state = CopyState.SPARE if is_spare else CopyState.FILLING
         else:
             state = CopyState.BEHIND if behind_s else CopyState.LEVEL
         return CopyNow(member, state, counts, self._lag(leader, member), behind_s, silent_s)

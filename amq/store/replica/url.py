@@ -73,9 +73,12 @@ class ReplicaUrl:
         if not text.startswith(f"{REPLICA}///") or parts.netloc or not os.path.isabs(directory) or parts.fragment:
             raise _invalid(text, "it must be replica:///DIRECTORY?group=NAME&coordinator=URL")
         try:
-            given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError as error:
             raise _invalid(text, f"{error} in its options") from error
+        given = dict(pairs)
+        if len(given) < len(pairs):
+            raise _invalid(text, "it has an option twice")
         for key in given:
             if key not in _OPTIONS:
                 raise _invalid(text, f"it has the unknown option {key!r}; write & in the coordinator's URL as %26")
