@@ -18,7 +18,7 @@ from amq.cli.cluster_outboxes import outboxes
 from amq.cli.cluster_placing import place, where
 from amq.cli.cluster_status import SeenStore, facts_of, look, print_facts
 from amq.cli.orders import OrderError, hand_over
-from amq.cli.output import examples, json_option, print_json
+from amq.cli.output import counted, examples, json_option, print_json
 from amq.cluster.directory import STORES_MAX, Cluster
 from amq.cluster.placement import Naming
 from amq.config.schema import OPTIONS
@@ -258,31 +258,51 @@ def _settle(
     until = time.monotonic() + wait_s
     moved: dict[str, str] = {}
     refused: dict[str, str] = {}
+    said = ""
     while True:
         left = [store for store in look(found)[1] if store.master != store.preferred and concerns(store)]
-        refused = {store.name: refused.get(store.name, "not within --wait") for store in left}
+        refused = {store.name: _obstacle(store) for store in left}
         for store in left:
             left_s = until - time.monotonic()
-            if left_s > 0 and not (why := _move(store, left_s)):
+            if not refused[store.name] and left_s > 0:
+                refused[store.name] = _move(store, left_s)
+            elif not refused[store.name]:
+                refused[store.name] = "not within --wait"
+            if not refused[store.name]:
                 moved[store.name] = store.preferred
                 del refused[store.name]
-            elif left_s > 0:
-                refused[store.name] = why
+        if refused and wait_s and said != (said := _reasons(refused)):
+            click.echo(f"waiting for {said}", err=True)
         if not refused or time.monotonic() >= until:
             return moved, refused
         time.sleep(min(POLL_S, max(0.0, until - time.monotonic())))
 
 
-def _move(store: SeenStore, left_s: float) -> str:
-    """Hand `store` over. Returns why that is not possible now, "" = it is done."""
+def _reasons(refused: dict[str, str]) -> str:
+    """Why stores stay where they are, each reason once."""
+    stores: dict[str, list[str]] = {}
+    for store, why in refused.items():
+        stores.setdefault(why, []).append(store)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in stores.items())
+
+
+def _obstacle(store: SeenStore) -> str:
+    """Why `store` cannot be handed over now, "" = it can."""
     if store.error:
         return store.error
     if not store.preferred:
-        return "no other node that is not drained runs"
+        if store.order:
+            return f"no broker of it runs, of node {' or '.join(store.order)}"
+        return "the cluster has no node that is not drained: start or `amq cluster resume` one"
     if store.master is None:
         return "no node serves it now"
     if why := store.slaves.get(store.preferred, ""):
         return f"{store.preferred} {why}"
+    return ""
+
+
+def _move(store: SeenStore, left_s: float) -> str:
+    """Hand `store` over. Returns why that has failed, "" = it is done."""
     try:
         hand_over(store.now.location, store.preferred, left_s)
     except (OrderError, StoreError) as error:
@@ -301,5 +321,4 @@ def _done(
         if not refused:
             click.echo(said)
     if refused:
-        reasons = "; ".join(f"{store}: {why}" for store, why in refused.items())
-        raise OrderError(f"not done for {len(refused)} stores: {reasons}")
+        raise OrderError(f"not done for {counted(len(refused), 'store')}: {_reasons(refused)}")

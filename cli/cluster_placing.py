@@ -18,7 +18,7 @@ from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import Await, Carry, Grant, Revert, StoreSeen, decide
 from amq.cluster.seeing import store_seen
 from amq.core.destination import TOPIC_SCHEME
-from amq.core.errors import StoreError
+from amq.core.errors import ConfigError, StoreError
 
 POLL_S = 0.2
 Seen = Callable[[str], StoreSeen]
@@ -75,6 +75,8 @@ def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float
 def where(directory: str, names: tuple[str, ...], as_json: bool) -> None:
     """Show where destinations live, and why: by a rule, or by the slot of their placement key."""
     placement = Cluster(directory).table().placement
+    if nameless := [name for name in names if not name.rpartition("://")[2]]:
+        raise ConfigError(f"{nameless[0]!r} is not a name: give that of a queue or topic, such as orders.eu")
     # A queue and a topic of one name live in one store.
     found = [placement.where(name if "://" in name else TOPIC_SCHEME + name) for name in names]
     rows: list[dict[str, Any]] = [

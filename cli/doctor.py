@@ -79,7 +79,7 @@ def doctor(
     are gone afterwards: brokers may run on the store meanwhile.
 
     Exit code 0 where the verdict is fit, with warnings or without, 4 where it is unfit or does not exist, 6 where a
-    peer cannot be asked. Without PATH $AMQ_STORE is examined.
+    peer cannot be asked. Without PATH $AMQ_STORE is examined, or the cluster $AMQ_CLUSTER.
 
     PATH may be the URL of a store in a database. Then the command looks at the server's settings, its standbys, the
     tables and the rights of the role, and measures a commit. It writes to no table.
@@ -94,6 +94,8 @@ def doctor(
 
         examine_url(url, as_json)
         return
+    if cluster is None and path is None and not (as_peer or peers or quick):
+        cluster = os.environ.get("AMQ_CLUSTER") or None
     if cluster is not None:
         if as_peer or peers or quick:
             raise click.UsageError("--cluster looks at what there is: give it alone")
@@ -102,7 +104,7 @@ def doctor(
         _show(examine_cluster(cluster), as_json)
         return
     if path is None:
-        raise click.UsageError("Missing argument 'PATH'.")
+        raise click.UsageError("Missing argument 'PATH': give a directory, or --cluster DIR.")
     if sum((as_peer, bool(peers), quick)) > 1:
         raise click.UsageError("give one of --peer, --as-peer and --quick")
     if as_peer and as_json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import structlog
 
+from amq.cluster.directory import check_lone
 from amq.config import BrokerConfig
 from amq.core.errors import AmqError, StoreError
 from amq.doctor.filesystems import ALONE_TOPIC
@@ -24,6 +25,8 @@ def refusal(config: BrokerConfig) -> AmqError | None:
     try:
         if is_directory(config.store):
             check_directory(config.store)
+        if not config.placed and not config.allow_unsafe_store:
+            check_lone(config.store)
         report = examine_quickly(config.store, locker=config.locker)
     except OSError as error:
         # The broker meets the same error at its first step and reports it with its cure.

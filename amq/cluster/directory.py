@@ -4,8 +4,8 @@
     secret            made once, for its own user alone: by it gateways and members know each other (`amq.link`)
     tables/N.json     the stores, and which destination lives in which (see `amq.cluster.placement`); the highest N
                       counts. A change makes N + 1: of two at the same time one fails
-    stores/NAME/      an ordinary store, which `amq start --store` could serve as well; in a database it is in tables
-                      beside those of the cluster, whose prefix ends with its name
+    stores/NAME/      an ordinary store, which nodes alone serve; in a database it is in tables beside those of the
+                      cluster, whose prefix ends with its name
     brokers/NODE.json the seat of a node: its weight, and whether it runs (see `amq.store.board`)
     orders/NODE.json  what an operator wants of a node
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -171,6 +172,14 @@ class Cluster:
         path = full_name(directory)
         register = open_register(path)
         _check_stores(stores, register)
+        if _was_served(path):
+            raise StoreError(
+                f"{path} is the store of a lone group: make the cluster in another directory, then take the store into "
+                f"it: amq cluster import-store --cluster DIR {shlex.quote(path)}",
+                code="STORE_IN_USE",
+            )
+        for location in filter(None, stores.values()):
+            _check_unused(location)
         register.make((TABLES_DIRECTORY, STORES_DIRECTORY))
         if CLUSTER_FILE in register.names(""):
             raise StoreError(
@@ -242,6 +251,8 @@ class Cluster:
             raise ConfigError(f"the cluster has a store {name!r} already", code="STORE_EXISTS")
         after = StoreTable({**before.locations, name: location}, before.placement.with_store(name))
         _check_stores(after.locations, self._register)
+        if location:
+            _check_unused(location)
         _make_store(self.location(name, after), is_elsewhere=bool(location))
         return self._change(after)
 
@@ -369,6 +380,52 @@ class Cluster:
                 body = decode("node-order", data, self._board.place_of_slot(node.name))
                 return replace(node, drained=body.get("drained") is True)
         return node
+
+
+def check_lone(store: str) -> None:
+    """Raises StoreError where `store` is the directory of a cluster, or a store in one, so that nodes alone serve it;
+    OSError."""
+    if not is_directory(store):
+        return
+    path = os.path.realpath(store)
+    if _is_cluster(path):
+        raise StoreError(
+            f"{path} is a cluster, not a store: start a node with `amq start --cluster {path}`",
+            code="STORE_IN_CLUSTER",
+        )
+    stores, name = os.path.split(path)
+    above = os.path.dirname(stores)
+    if os.path.basename(stores) == STORES_DIRECTORY and _is_cluster(above):
+        cluster = Cluster(above)
+        if name in (table := cluster.table()).stores and cluster.location(name, table) == path:
+            raise StoreError(
+                f"{path} is store {name!r} of the cluster {above}: clients of its gateways would not reach this "
+                f"broker. Start a node with `amq start --cluster {above}`",
+                code="STORE_IN_CLUSTER",
+            )
+
+
+def _is_cluster(path: str) -> bool:
+    return os.path.lexists(os.path.join(path, CLUSTER_FILE))
+
+
+def _was_served(location: str) -> bool:
+    """Was a broker ever master of a store in that directory? Of a database, which may not be there yet, nobody asks."""
+    if not is_directory(location) or not os.path.isdir(location):
+        return False
+    return open_store(location).epochs.newest() is not None
+
+
+def _check_unused(location: str) -> None:
+    """Raises StoreError where a directory that shall become a store holds something already."""
+    if is_directory(location) and _is_cluster(location):
+        raise StoreError(f"{location} is a cluster, not a store: give another directory", code="STORE_IN_USE")
+    if _was_served(location):
+        raise StoreError(
+            f"{location} is a store that brokers have served, and may hold messages: take it into the cluster, with "
+            f"what it holds: amq cluster import-store --cluster DIR {shlex.quote(location)}",
+            code="STORE_IN_USE",
+        )
 
 
 def node_document(node: ClusterNode) -> bytes:

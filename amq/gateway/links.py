@@ -192,7 +192,7 @@ class StoreLinks:
                 for connection in link.connections.values():
                     if isinstance(connection.recipient, RoutedHome):
                         _begin(connection.recipient, link.home.newest_seq)
-            _log.info("linked to the master", store=store.name, broker=master.broker, address=master.address)
+            _log.info("linked to the master", store=store.name, master=master.broker, address=master.address)
 
     def _want(self, store: _Store, wanted: bool) -> None:
         if store.lookout is None:
@@ -216,7 +216,7 @@ class StoreLinks:
         """All its connections have heard: some may have begun another link by now."""
         if link.home is not None:
             self.lost += 1
-            _log.warning("link lost", store=store.name, broker=link.home.broker, reason=str(error))
+            _log.warning("link lost", store=store.name, master=link.home.broker, reason=str(error))
         if store.link is link:
             store.link = store.linked = None
 

@@ -73,7 +73,7 @@ def test_the_second_signal_ends_it_at_once(brokers: Brokers, tmp_path: Path) -> 
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": str(FAULTY), "AMQ_TEST_HANGS": str(hangs)},
+        env={**os.environ, "PYTHONPATH": str(FAULTY), "TEST_AMQ_HANGS": str(hangs)},
     )
     broker.adopt(started)
     broker.wait_serving()

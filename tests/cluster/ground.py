@@ -59,7 +59,7 @@ class GroundNode(DemoNode):
         os.environ["PYTHONPATH"] = os.pathsep.join(
             [str(FAULTY)] if self.code == ROOT else [str(FAULTY), str(self.code)]
         )
-        os.environ |= {"AMQ_TEST_HANGS": str(self._ground.hangs), "AMQ_TEST_CABLES": cables.HOST}
+        os.environ |= {"TEST_AMQ_HANGS": str(self._ground.hangs), "TEST_AMQ_CABLES": cables.HOST}
         try:
             super().start()
         finally:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from amq.cli.main import main
 from amq.cluster.directory import Cluster
+from tests.files import write_epoch
 
 
 def amq(*words: object) -> Result:
@@ -101,6 +102,11 @@ def test_what_cannot_be_done_is_one_line_with_the_cure(cluster: Path, node: str,
         (("cluster", "drain", "--cluster", cluster, "z"), 3, "no node 'z'"),
         (("cluster", "forget", "--cluster", cluster, node), 3, "stop it first"),
         (("cluster", "add-store", "--cluster", cluster, "s1"), 3, "already"),
+        (("cluster", "where", "--cluster", cluster, "queue://"), 3, "is not a name"),
+        (("cluster", "add-store", "--cluster", cluster, "x", "--at", cluster), 4, "is a cluster, not a store"),
+        (("start", "--store", cluster, "--name", "b"), 4, "is a cluster, not a store"),
+        (("start", "--store", cluster / "stores" / "s2", "--name", "b"), 4, "is store 's2' of the cluster"),
+        (("cluster", "rebalance", "--cluster", cluster, "--wait", 0), 7, "s1, s2, s3: no broker of it runs, of node a"),
         (("start", "--cluster", cluster, "--store", "/x"), 2, "give one of --store and --cluster"),
         (("start", "--store", "/x", "--weight", 2), 2, "--cluster DIR"),
         (("start", "--cluster", cluster, "--wait-for-activation"), 2, "never master of all"),
@@ -120,3 +126,39 @@ def test_what_cannot_be_done_is_one_line_with_the_cure(cluster: Path, node: str,
         done = amq(*words)
         assert (done.exit_code, told in done.output) == (code, True), f"{words}: {done.exit_code} {done.output}"
     assert [each.name for each in Cluster(str(cluster)).nodes()] == [node], "who is refused has not joined"
+
+
+def test_a_store_that_brokers_have_served_is_imported_and_not_made_into_something_else(
+    cluster: Path, tmp_path: Path
+) -> None:
+    used = tmp_path / "lone"
+    used.mkdir()
+    write_epoch(str(used), 1, {})
+    for words in (
+        ("init", "--cluster", used),
+        ("init", "--cluster", tmp_path / "d", "--store", used),
+        ("add-store", "--cluster", cluster, "x", "--at", used),
+    ):
+        done = amq("cluster", *words)
+        assert (done.exit_code, f"import-store --cluster DIR {used} [STORE_IN_USE]" in done.output) == (4, True), done
+    assert [*Cluster(str(cluster)).table().stores] == ["s1", "s2", "s3"]
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_command_that_waits_says_for_what(cluster: Path, node: str) -> None:
+    """Nobody serves a store yet, and one node is all that there are."""
+    done = amq("cluster", "rebalance", "--cluster", cluster, "--wait", 0.1)
+    assert done.exit_code == 7
+    assert "waiting for s1, s2, s3: no broker of it runs, of node a\n" in done.stderr
+    assert "not done for 3 stores: s1, s2, s3: no broker of it runs, of node a" in done.stderr
+    Cluster(str(cluster)).drain(node, True)
+    assert (
+        "s1, s2, s3: the cluster has no node that is not drained: start or `amq cluster resume` one"
+        in amq("cluster", "rebalance", "--cluster", cluster, "--wait", 0.1).stderr
+    )
+
+
+def test_the_doctor_finds_the_cluster_in_the_environment(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMQ_STORE", raising=False)
+    monkeypatch.setenv("AMQ_CLUSTER", str(cluster))
+    assert json.loads(amq("doctor", "--json").output)["path"] == str(cluster)

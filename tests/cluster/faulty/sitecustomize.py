@@ -1,8 +1,8 @@
 """Python runs this first in each process of a node of `tests.cluster.ground`, and in a broker that a test lets hang: it
 makes faults possible.
 
-AMQ_TEST_HANGS   a directory: while it has a file NODE.STORE, no call of NODE on the files of STORE returns
-AMQ_TEST_CABLES  a host: gateways find relays there, at the ports of the masters' links (see `tests.cluster.cables`)
+TEST_AMQ_HANGS   a directory: while it has a file NODE.STORE, no call of NODE on the files of STORE returns
+TEST_AMQ_CABLES  a host: gateways find relays there, at the ports of the masters' links (see `tests.cluster.cables`)
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def lose_patience_with_links() -> None:
 
 
 if "--store" in sys.orig_argv:  # a lone broker: its store is a directory in stores/
-    let_stores_hang(os.environ["AMQ_TEST_HANGS"])
+    let_stores_hang(os.environ["TEST_AMQ_HANGS"])
 if "--member" in sys.orig_argv or "--gateway" in sys.orig_argv:
-    let_stores_hang(os.environ["AMQ_TEST_HANGS"])
+    let_stores_hang(os.environ["TEST_AMQ_HANGS"])
     lose_patience_with_links()
 if "--gateway" in sys.orig_argv:
-    pull_cables(os.environ["AMQ_TEST_CABLES"])
+    pull_cables(os.environ["TEST_AMQ_CABLES"])
