@@ -15,7 +15,7 @@ from amq.doors.tls import new_context
 from amq.store.replica.wire import PeerWireError
 
 _RENEW: Final = "renew it, or look at the clock of this host"
-_RENAME: Final = "give that member a certificate for this name, or let it announce one that its certificate has (listen=, announced=)"
+_RENAME: Final = "give that member a certificate for this name, or announce another one (listen=, announced=)"
 _TRUST: Final = "set caFile of this member to a PEM file with the CA that signed it"
 _CURES: Final = {9: _RENEW, 10: _RENEW, 62: _RENAME, 64: _RENAME}  # by number of what OpenSSL finds
 
