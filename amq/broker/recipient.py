@@ -57,7 +57,7 @@ class Recipient(Protocol):
     def confirm(self, receipt: object, outcome: str = "") -> None:
         """A command is done. `outcome` = how, where there is more than one way."""
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         """`confirm` for each of these."""
 
     def fail(self, failure: Failure) -> None:

@@ -15,7 +15,7 @@ from amq.core.errors import AmqError
 from amq.core.message import STORE_BITS, Message, MessageBatch
 from amq.core.message_run import MessageRun
 from amq.doors.clock import Clock
-from amq.gateway.answers import BYTES, TOKEN, Joined, Kept
+from amq.gateway.answers import BYTES, TOKEN, Joined, Kept, KeptRun
 from amq.gateway.consumers import Consumer, HomeBranch
 from amq.journal.reader import RecordRun
 from amq.protocols.commands import Command, Failure, InSession, MakeSure, OpenSession, SendRun, Subscribe
@@ -286,7 +286,10 @@ class RoutedHome:
         if self._router.waits:
             self._router.answered(self)
 
-    def confirm_all(self, receipts: list[Any]) -> None:
+    def confirm_all(self, receipts: Sequence[Any]) -> None:
+        if receipts.__class__ is KeptRun:
+            self._confirm_run(receipts)
+            return
         if {receipt.__class__ for receipt in receipts} != {Kept}:
             for receipt in receipts:
                 self.confirm(receipt)
@@ -294,6 +297,13 @@ class RoutedHome:
         self.answered += len(receipts)
         self.kept_bytes -= sum([receipt[BYTES] for receipt in receipts])
         self._router.peer.confirm_all([receipt[TOKEN] for receipt in receipts])
+        if self._router.waits:
+            self._router.answered(self)
+
+    def _confirm_run(self, run: KeptRun) -> None:
+        self.answered += len(run)
+        self.kept_bytes -= run.bytes
+        self._router.peer.confirm_all(run.tokens)
         if self._router.waits:
             self._router.answered(self)
 

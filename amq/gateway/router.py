@@ -27,7 +27,7 @@ from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError
 from amq.core.message import GivenIds
 from amq.gateway import settling, subscribing, works
-from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, asking
+from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, KeptRun, asking
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
 from amq.gateway.leaving import leave
@@ -639,6 +639,12 @@ class RoutedConnection:
             home.put(session.number, command)
             return
         number, again = session.number, self.is_repeating
+        if all(receipts):
+            run = KeptRun(receipts, command, number, again)
+            home.asked += len(run)
+            home.kept_bytes += run.bytes
+            home.put(number, SendRun(command.like, bodies, run, command.natives))
+            return
         kept: list[object] = [
             None if receipt is None else Kept((receipt, KEPT_BYTES + len(body), command, place, number, again))
             for place, (receipt, body) in enumerate(zip(receipts, bodies, strict=True))

@@ -15,6 +15,8 @@ from amq.transports.shares import Shares
 class GatewayTurn:
     """Implements `amq.transports.hub.PeerTurn`. Its senders are clients' connections and links."""
 
+    is_gated = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.is_due = False

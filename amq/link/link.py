@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from random import Random, SystemRandom
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -89,6 +89,7 @@ class RemoteConnection:
         self._is_paused = False
         self._session = 0  # of the command that was sent last
         self._receipts: dict[int, object] = {}  # by number: tokens of the client, and `_Asked`
+        self._runs: dict[int, Sequence[object]] = {}  # by the number of the first: tokens of the messages of a run
         self._receipt = 0  # the last number
         self._consumers: dict[int, RemoteConsumer] = {}
         self._consumer = 0  # the last number
@@ -115,6 +116,7 @@ class RemoteConnection:
             except _UNWRITABLE as error:
                 failed = CommandError(f"the command cannot be passed on: {error}")
                 self._recipient.fail(Failure(failed, Scope.COMMAND, command.receipt, session))
+        self._link.hurry()
         self._flow()
         return []
 
@@ -146,7 +148,10 @@ class RemoteConnection:
         if command.__class__ is SendRun:
             assert isinstance(command, SendRun)
             assert command.receipts is not None
-            self._receipts.update(enumerate(command.receipts, first))
+            if command.receipts.__class__ is list:
+                self._receipts.update(enumerate(command.receipts, first))
+            else:
+                self._runs[first] = command.receipts
             self._receipt += len(command.receipts)
             return
         self._receipt = first
@@ -199,6 +204,7 @@ class RemoteConnection:
         self._consumers.clear()
         self._names.clear()
         self._receipts.clear()
+        self._runs.clear()
         self._kept.clear()
         self._inlet.close()
 
@@ -208,7 +214,9 @@ class RemoteConnection:
         if not self.is_closed:
             self._catch_up(at_any_rate=True)
         if not self.is_closed:
-            self.unanswered = [each.receipt if isinstance(each, _Asked) else each for each in self._receipts.values()]
+            self._spread()
+            asked = sorted(self._receipts.items(), key=_place)
+            self.unanswered = [each.receipt if isinstance(each, _Asked) else each for _, each in asked]
             self._forget()
             self.lost(self, error)
             self.unanswered = []
@@ -319,6 +327,37 @@ class RemoteConnection:
 
     def _confirm_many(self, frame: LinkFrame) -> None:
         numbers = calls.read_confirmations(frame)
+        while self._runs and numbers:
+            numbers = self._confirm_run(numbers)
+        if numbers:
+            self._confirm_each(numbers)
+
+    def _confirm_run(self, numbers: list[int]) -> list[int]:
+        """Confirm the run that begins with the first of `numbers`, or what comes before the next one. Returns the
+        others."""
+        runs, first = self._runs, numbers[0]
+        run = runs.get(first)
+        if run is None:
+            at = next((place for place, number in enumerate(numbers) if number in runs), len(numbers))
+            if any(number not in self._receipts for number in numbers[:at]):
+                self._spread()
+            self._confirm_each(numbers[:at])
+            return numbers[at:]
+        size = len(run)
+        if numbers[:size] == [*range(first, first + size)]:
+            del runs[first]
+            self._recipient.confirm_all(run)
+            return numbers[size:]
+        self._spread()
+        return numbers
+
+    def _spread(self) -> None:
+        """From now on the messages of each run have their own tokens."""
+        for first, run in self._runs.items():
+            self._receipts.update(enumerate(run, first))
+        self._runs.clear()
+
+    def _confirm_each(self, numbers: list[int]) -> None:
         known = self._receipts
         if _Asked in {known[number].__class__ for number in numbers if number in known}:
             receipts = [self._answered(number, done=True) for number in numbers]
@@ -341,6 +380,8 @@ class RemoteConnection:
     def _answered(self, number: int, done: bool) -> object:
         """The client's token of that command, None = there is nobody to tell: also where it was answered before, by an
         error."""
+        if number not in self._receipts:
+            self._spread()
         found = self._receipts.pop(number, None)
         if not isinstance(found, _Asked):
             return found
@@ -392,6 +433,11 @@ _TAKERS: Final[dict[int, Callable[[RemoteConnection, LinkFrame], None]]] = {
     Kind.CONFIRM_MANY: RemoteConnection._confirm_many,
     Kind.FAIL: RemoteConnection._fail,
 }
+
+
+def _place(asked: tuple[int, object]) -> int:
+    """Of a command among all of its connection."""
+    return asked[0] & ~commands.SURVIVED
 
 
 def _weight(frame: LinkFrame) -> int:
@@ -497,6 +543,11 @@ class Link:
                 self._early.setdefault(number, []).extend(pieces)
             return
         self._socket.write(*pieces)
+
+    def hurry(self) -> None:
+        """Long frames need not wait for the end of the round."""
+        if self._socket is not None and self.home is not None:
+            self._socket.hurry()
 
     def keeps(self, number: int, said_bytes: int, is_cut: bool) -> bool:
         """That connection closes. Shall the home hear of it, and of the `said_bytes` before? `is_cut`: something large

@@ -336,7 +336,7 @@ class LinkedClient:
             self._link.flush_later(self)
         self._done.append(receipt)
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         if not self._done:
             self._link.flush_later(self)
         self._done += receipts  # type: ignore[arg-type]

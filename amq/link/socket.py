@@ -8,6 +8,7 @@ other connection (`amq.transports.shares`), and the socket is not read while som
 from __future__ import annotations
 
 import asyncio
+import os
 import socket as sockets
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +32,7 @@ SILENCE_S: Final = 30.0
 SECOND_LOOK_S: Final = 1.0  # a host that was held up reads what came meanwhile before it gives a link up
 OUTPUT_BYTES_MAX: Final = 1 << 20  # that the socket has not taken: connections are held back then
 FULL_READ_BYTES: Final = 200_000
+PIECES_MAX: Final = 1024  # of one call of the kernel
 _log = structlog.get_logger("amq.link")
 
 
@@ -88,6 +90,7 @@ class LinkSocket(asyncio.Protocol):
         self._waiting: deque[LinkFrame] = deque()  # that were received, and not yet taken
         self._out: list[bytes | memoryview] = []
         self._has_pieces = False  # there are long ones in `_out`
+        self._fd = -1  # of a socket to which bytes are written as they are
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0  # monotonic
@@ -108,6 +111,9 @@ class LinkSocket(asyncio.Protocol):
         self._transport.set_write_buffer_limits(OUTPUT_BYTES_MAX)
         peer: Any = transport.get_extra_info("peername")
         self.name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "a socket of this host"
+        found = transport.get_extra_info("socket")
+        if found is not None and not self._hub.turn.is_gated and transport.get_extra_info("sslcontext") is None:
+            self._fd = found.fileno()
         self._heard_s = self._hub.clock.monotonic()
         self._timer = self._hub.loop.call_later(HELLO_S, self._too_late)
         if self._begins:
@@ -180,7 +186,7 @@ class LinkSocket(asyncio.Protocol):
             self._owner.set_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._fd = None, -1
         if self._begins and self._hello.has_heard and not self._hello.is_done:
             text = (
                 f"{self.name} closed the link after the proof of this end: it stops, or it has another secret; give "
@@ -291,6 +297,27 @@ class LinkSocket(asyncio.Protocol):
                 transport.write(b"".join(out))
         if self._is_finishing and not self._waits_for_other:
             transport.close()
+
+    def hurry(self) -> None:
+        """Write long pieces before the turn does: for an end that holds nothing back. The other end then works while
+        this one goes on with the round. The transport keeps what the socket does not take."""
+        transport = self._transport
+        if not self._has_pieces or self._fd < 0 or transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size():
+            return  # the socket is full
+        out, self._out, self._has_pieces = self._out, [], False
+        try:
+            written = os.writev(self._fd, out[:PIECES_MAX])
+        except OSError:  # full or broken: the transport finds that out too, and knows what to do
+            written = 0
+        self._has_spoken = True
+        at = 0
+        while at < len(out) and written >= len(out[at]):
+            written -= len(out[at])
+            at += 1
+        if at < len(out):
+            transport.writelines([memoryview(out[at])[written:], *out[at + 1 :]])
 
     # -- input --------------------------------------------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ class SendRun(Command):
     __slots__ = ("bodies", "like", "natives", "receipts")
 
     def __init__(
-        self, like: Message, bodies: list[bytes], receipts: list[object] | None, natives: list[bytes] | None = None
+        self, like: Message, bodies: list[bytes], receipts: Sequence[object] | None, natives: list[bytes] | None = None
     ) -> None:
         self.receipt = None
         self.like = like

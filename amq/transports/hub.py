@@ -68,11 +68,13 @@ class PeerTurn(Protocol):
     is_due   at the end of this round
     talkers  numbers of connections that sent something lately
     unsent   connections that have output
+    is_gated nothing may leave before it
     """
 
     is_due: bool
     talkers: deque[int]
     unsent: dict[Sender, None]
+    is_gated: bool
     shares: Shares
 
     def wake(self) -> None:

@@ -448,7 +448,7 @@ class Peer:
         out.append(data)
         self._out_bytes += len(data)
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         self._put(self.codec.receipts(receipts))  # type: ignore[union-attr]
 
     def tell_brokers(self) -> None:

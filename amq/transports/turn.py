@@ -27,6 +27,7 @@ class Turn:
     itself may sync; not where it serves other stores, too, which a store that hangs must not stop.
     """
 
+    is_gated = True
     _valid: Callable[[], bool]
 
     def __init__(self, loop: asyncio.AbstractEventLoop, inline: bool = True) -> None:

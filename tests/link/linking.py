@@ -29,6 +29,8 @@ SECRET = b"the secret of this cluster"
 class PlainTurn:
     """The turn of a gateway: it writes."""
 
+    is_gated = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.is_due = False

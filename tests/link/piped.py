@@ -65,7 +65,7 @@ class Home(LinkedClient):
         super().confirm(receipt, outcome)
         self.flush()
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         super().confirm_all(receipts)
         self.flush()
 
@@ -122,6 +122,7 @@ class Piped:
     def keeps(self, *_: Any) -> bool:
         return True
 
+    def hurry(self) -> None: ...
     def wait(self, connection: Any) -> None: ...
     def wake(self) -> None: ...
 
@@ -162,7 +163,7 @@ class Piped:
     def confirm(self, receipt: object, outcome: str = "") -> None:
         self._peer.confirm(receipt, outcome)
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         self._peer.confirm_all(receipts)
 
     def fail(self, failure: Failure) -> None:

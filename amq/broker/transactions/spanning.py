@@ -16,7 +16,7 @@ stored together with the decision, of which the other stores hear at once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -409,7 +409,7 @@ class Asking:
     def confirm(self, receipt: object, outcome: str = "") -> None:
         self._answered(receipt, outcome, None)
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         for receipt in receipts:
             self._answered(receipt, "", None)
 

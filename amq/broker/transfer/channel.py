@@ -206,7 +206,7 @@ class Channel:
         elif self.state is ChannelStep.DOUBT:
             self._free(self._error)
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         for receipt in receipts:
             self.confirm(receipt)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
@@ -298,7 +298,7 @@ class CopyingAhead:
         if receipt == self._asked and self._is_asked:
             self._come(outcome)
 
-    def confirm_all(self, receipts: list[object]) -> None:
+    def confirm_all(self, receipts: Sequence[object]) -> None:
         for receipt in receipts:
             self.confirm(receipt)
 
