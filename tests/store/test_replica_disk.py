@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,11 +15,13 @@ from amq.doors.clock import SystemClock
 from amq.journal.copies import JournalFormat
 from amq.journal.format import HEADER_BYTES, SegmentHeader, encode_batch, segment_name
 from amq.store.files.vfs import SystemVfs
-from amq.store.replica.copyist import Copyist
+from amq.store.replica.copyist import FULL_PAUSE_S, Copyist
 from amq.store.replica.disk import CopyDisk, position_of
 from amq.store.replica.group import GroupRecord
 from amq.store.replica.messages import Adopt, Append, AskPromise, Promised, SegmentWrite, Stored
+from amq.store.segment_log import NoRoomError
 from tests.copies import SALT
+from tests.fakes import FakeClock
 
 RECORD = GroupRecord(5, frozenset("ab"), 2, 0, 0, epoch=1)
 NAME = segment_name(1, 1)
@@ -121,6 +124,37 @@ def test_what_a_crash_left_of_the_last_write_goes(
     torn(tmp_path / "a" / "journal" / NAME, *damage())
     again = opened(tmp_path / "a")
     assert again.keeper.position == position
+    again.close()
+
+
+class Full(SystemVfs):
+    """A disk that gives a file no more room while `full`."""
+
+    full = False
+
+    def allocate(self, fd: int, size: int) -> bool:  # type: ignore[override]
+        if self.full and SystemVfs.fstat(fd).st_size < size:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return super().allocate(fd, size)
+
+
+def test_a_disk_that_stays_full_takes_nothing_from_what_the_copy_has(tmp_path: Path) -> None:
+    vfs, clock = Full(), FakeClock()
+    disk = CopyDisk(vfs, str(tmp_path / "a"), JournalFormat(), 2, clock)
+    copyist = Copyist(disk, disk.open("a", Random(1)), clock)
+    for message in (Adopt(5, RECORD), FIRST):
+        copyist.handle(message)
+    disk.load()  # the segment is opened again, as after the first write that found no room
+    vfs.full = True
+    for _ in range(3):
+        with pytest.raises(NoRoomError):
+            copyist.handle(SECOND)
+        clock.advance(FULL_PAUSE_S)
+    vfs.full = False
+    assert copyist.handle(SECOND) == Stored(5, SECOND.upto)
+    copyist.close()
+    again = opened(tmp_path / "a")
+    assert again.keeper.position == SECOND.upto
     again.close()
 
 

@@ -96,7 +96,7 @@ class FileWriter:
         self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], *, durably: bool = True
     ) -> float:
         """Not `durably` = `sync` follows."""
-        vfs, fd, reserved = self._vfs, self._fd, self.reserved
+        vfs, fd, kept = self._vfs, self._fd, max(self.reserved, start)
         try:
             if end > self.zeroed:
                 self.reserve(start, end)
@@ -108,7 +108,7 @@ class FileWriter:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            self._give_back(reserved)
+            self._give_back(kept)
             kind = SegmentTooLargeError if error.errno == errno.EFBIG else NoRoomError
             raise kind(error.errno, error.strerror) from error
         began = self._clock.monotonic()
@@ -140,7 +140,8 @@ class FileWriter:
             self.zeroed = zeroed
 
     def _give_back(self, reserved: int) -> None:
-        """The disk is full: free the space that was taken behind the part that had been set aside before."""
+        """The disk is full: free the space that was taken behind the part that had been set aside before, and behind
+        what is there: a segment that was opened again has it, and nothing is set aside."""
         self.reserved = reserved
         self.zeroed = min(self.zeroed, reserved)
         if self._vfs.fstat(self._fd).st_size > reserved:
