@@ -19,7 +19,8 @@ CHANGES_MAX = 200_000  # that etcd remembers: brokers make about one a second
 
 
 def examine_coordinator(url: str, quick: bool, clock: Clock | None = None, group: str = "") -> Examination:
-    """`group` = of the replicated store whose lock it is, "" = of another store. Raises OSError where too few servers answer, ConfigError, StoreError."""
+    """`group` = of the replicated store whose lock it is, "" = of another store. Raises OSError where too few servers
+    answer, ConfigError, StoreError."""
     clock = clock or SystemClock()
     parsed, coordinator = CoordinatorUrl.parse(url), open_coordinator(url)
     report = Examination(url, url)
