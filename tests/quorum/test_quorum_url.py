@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.retry import ForceRetryError
 
 from amq.core.errors import ConfigError
+from amq.doors.clock import SystemClock
+from amq.doors.threads import SystemThreads
 from amq.store.coordinated.url import CoordinatorUrl
+from amq.store.coordinated.zookeeper import AGAIN_S, ZooKeeper
 
 
 def test_all_that_a_url_says() -> None:
@@ -47,3 +52,20 @@ def test_what_is_wrong_is_said_and_no_password_is_shown(url: str, why: str) -> N
         CoordinatorUrl.parse(url)
     assert raised.value.code == "STORE_URL_INVALID"
     assert "secret" not in str(raised.value)
+
+
+def test_a_zookeeper_that_was_away_for_long_is_called_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all clients that live on: those of sessions, and that of all calls."""
+    monkeypatch.setattr(KazooClient, "start", lambda *_, **__: None)
+    client = ZooKeeper(CoordinatorUrl.parse("zookeeper://a"), SystemThreads(), SystemClock()).connect("x", 1.0)
+    slept: list[float] = []
+    again = client._connection.retry_sleeper.copy()
+    again.sleep_func, again.interrupt = slept.append, None
+
+    def call() -> str:
+        if len(slept) < 1000:
+            raise ForceRetryError("no server answers")
+        return "connected"
+
+    assert again(call) == "connected"
+    assert max(slept) <= 1.5 * AGAIN_S

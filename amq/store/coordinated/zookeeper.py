@@ -41,6 +41,7 @@ from amq.store.coordinator import ABSENT, KeyEntry
 
 CLOSE_S: Final = 1.0  # for the end of a session
 ROUND_S: Final = 0.05  # pause after a connection was lost
+AGAIN_S: Final = 1.0  # the longest pause until the servers are called again; kazoo's own grows to an hour
 MARGIN: Final = 0.01  # of two clocks, over the time of a session
 _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, KazooTimeoutError)  # it may have taken place
 _T = TypeVar("_T")
@@ -242,6 +243,7 @@ class ZooKeeper:
             certfile=self._url.certificate_file or None,
             keyfile=self._url.key_file or None,
             logger=_silent(),
+            connection_retry={"max_tries": -1, "max_delay": AGAIN_S},
         )
         try:
             client.start(timeout=timeout_s)
