@@ -178,6 +178,8 @@ class ClusterDemo:
     def run(self) -> ClusterVerdict:
         """Raises AmqError if the demo cannot go on."""
         self._view.event(f"{len(self._nodes)} nodes, {len(self._stores)} stores in {self._cluster.directory}")
+        processes = len(self._nodes) * (len(self._stores) + 2)  # the node itself, its gateway
+        self._view.event(f"{processes} processes start")
         for node in self._nodes:
             node.start()
         self._until(self._is_whole, "cluster in which each store has a master and each node is ready")
@@ -237,8 +239,11 @@ class ClusterDemo:
         kill.line = time_line(victim.name, killed_at, time.monotonic(), BEFORE_S, self._masters_seen, waits)
         for row in as_text(kill.line):
             self._view.event(row)
+        self._view.event(f"{victim.name} starts again")
+        began = time.monotonic()
         victim.start()
         self._until(lambda: victim.role == SERVING, f"gateway of {victim.name}")
+        self._view.event(f"{victim.name} listens again after {time.monotonic() - began:.1f} s")
         self._probers[victim.name].watch(True)
 
     def _next(self) -> DemoNode | None:
@@ -247,6 +252,7 @@ class ClusterDemo:
 
     def _finish(self) -> None:
         """The senders end; the takers have time until nothing has come for STALL_S."""
+        self._view.event("the demo waits until each node is master or slave of each store")
         self._until(self._is_whole, "cluster in which every node is up")
         self._flow_on()
         for flow in self._flows:

@@ -313,11 +313,12 @@ class Cluster:
                 f"a node{where} already runs as {node!r}: give this one another --name, or stop that one"
             ) from None
         except OSError as error:
-            raise StoreError(
-                f"{error.filename or self.directory}: {error.strerror}: cannot join the cluster"
-            ) from error
+            raise _cannot_join(self.directory, error) from error
         try:
             seat.write(node_document(ClusterNode(node, True, weight, host=host, pid=pid, scale_down=scale_down)))
+        except OSError as error:
+            seat.close()
+            raise _cannot_join(self.directory, error) from error
         except BaseException:
             seat.close()
             raise
@@ -490,7 +491,12 @@ def _missing(directory: str) -> StoreError:
 
 
 def _unreadable(error: OSError) -> StoreError:
-    return StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read")
+    cure = "; run this as the user of its nodes, or as root" if isinstance(error, PermissionError) else ""
+    return StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read{cure}")
+
+
+def _cannot_join(directory: str, error: OSError) -> StoreError:
+    return StoreError(f"{error.filename or directory}: {error.strerror}: cannot join the cluster")
 
 
 def _attempt() -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -207,3 +210,23 @@ def test_a_seat_that_cannot_be_read_is_a_node_of_weight_one(cluster: Cluster) ->
         path.write_bytes(content)
         (node,) = cluster.nodes()
         assert (node.name, node.weight, node.running) == ("a", 1.0, False)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file may have more than 16 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_told_with_the_file_that_finds_no_room(cluster: Cluster) -> None:
+    with full_disk(), pytest.raises(OSError, match=f"{cluster.directory}/tables/2.json"):
+        cluster.add_store("s3")
+    with full_disk(), pytest.raises(StoreError, match=f"{cluster.directory}.*: cannot join the cluster"):
+        cluster.join("a", 1.0, "host7", 4711)
+    assert [*cluster.add_store("s3").stores] == ["s1", "s2", "s3"]
+    cluster.join("a", 1.0, "host7", 4711).close()

@@ -60,6 +60,9 @@ class FileRegister:
                 # A network client that sends a lost request again can be told EEXIST about its own success.
                 if not self._is_same(draft, path):
                     raise
+        except OSError as error:
+            error.filename = error.filename or path  # a full disk names no file
+            raise
         finally:
             with suppress(FileNotFoundError):
                 vfs.unlink(draft)
