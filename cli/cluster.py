@@ -19,6 +19,7 @@ from amq.cli.cluster_placing import place, where
 from amq.cli.cluster_status import SeenStore, facts_of, look, print_facts
 from amq.cli.orders import OrderError, hand_over
 from amq.cli.output import counted, examples, json_option, print_json
+from amq.cluster.alarms import is_forbidden
 from amq.cluster.directory import STORES_MAX, Cluster
 from amq.cluster.placement import Naming
 from amq.config.schema import OPTIONS
@@ -295,7 +296,7 @@ def _obstacle(store: SeenStore) -> str:
             return f"no broker of it runs, of node {' or '.join(store.order)}"
         return "the cluster has no node that is not drained: start or `amq cluster resume` one"
     if store.master is None:
-        return "no node serves it now"
+        return "" if is_forbidden(store.now) else "no node serves it now"
     if why := store.slaves.get(store.preferred, ""):
         return f"{store.preferred} {why}"
     return ""

@@ -51,6 +51,20 @@ def alarms(
     return [*found, *(alarm for node in nodes for alarm in _of_node(node))]
 
 
+def is_forbidden(store: StoreNow) -> bool:
+    """Do the slaves of `store` wait for an order, because its last master stopped and forbade a failover?"""
+    return store.status is not None and any(each.facts.get("passive") is True for each in store.status.slaves)
+
+
+def _why_none(store: StoreNow) -> str:
+    if not is_forbidden(store):
+        return "see the logs of the nodes"
+    return (
+        "its last master stopped with failoverOnShutdown = false: start that node again, or `amq cluster rebalance`, "
+        "and set the option to true for the nodes of a cluster"
+    )
+
+
 def _of_store(
     table: StoreTable,
     store: StoreNow,
@@ -62,9 +76,7 @@ def _of_store(
         return [Alarm("STORE_UNREADABLE", f"store {store.name} cannot be read: {store.trouble}", store.name)]
     master, status = store.master, store.status
     if master is None or status is None or status.epoch is None:
-        return [
-            Alarm("STORE_WITHOUT_MASTER", f"no node serves store {store.name}: see the logs of the nodes", store.name)
-        ]
+        return [Alarm("STORE_WITHOUT_MASTER", f"no node serves store {store.name}: {_why_none(store)}", store.name)]
     told = status.copies_seen.alarms() if status.copies_seen is not None else []
     found = [Alarm(code, f"store {store.name}: {text}", store.name, master.name) for code, text in told]
     serves_s = (now_ms - status.epoch.started_wall_ms) / 1000

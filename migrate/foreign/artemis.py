@@ -209,7 +209,7 @@ def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[st
 def _finish(importing: Importing, root: Element) -> None:
     """The defaults of Artemis that differ from ours."""
     policy = next((each for each in root.below() if each.name == "shared-store"), None)
-    if policy is not None:
+    if policy is not None and not importing.is_cluster:  # nodes of a cluster serve what others leave
         importing.default("failoverOnShutdown", False, "in Artemis a clean stop does not fail over")
     importing.default("maximumRedeliveries", 9, "Artemis delivers a message 10 times")
     importing.default("stompStrictDestinations", False, "Artemis takes a plain name as that of an address")

@@ -65,6 +65,16 @@ def test_stores(table: StoreTable) -> None:
     assert "it hangs" in alarm.text
 
 
+def test_a_store_whose_last_master_forbade_a_failover(table: StoreTable) -> None:
+    """A node that was configured after Artemis' default: its clean stop leaves the store to nobody."""
+    slave = BrokerPresence("b", "slave", owner("b"), {}, {"passive": True})
+    epoch = Epoch(1, owner("a"), {}, NOW_MS, "first")
+    (alarm,) = told(table, StoreNow("s1", "/c/s1", StoreStatus("free", epoch, True, None, [slave])))
+    assert alarm.code == "STORE_WITHOUT_MASTER"
+    assert "failoverOnShutdown" in alarm.text
+    assert "amq cluster rebalance" in alarm.text
+
+
 def test_a_store_is_unbalanced_after_its_delay(table: StoreTable) -> None:
     assert told(table, served_by("b", began_s=34)) == []
     (alarm,) = told(table, served_by("b", began_s=36))

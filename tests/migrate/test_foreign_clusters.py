@@ -84,6 +84,10 @@ def test_colocated_backups_are_a_cluster() -> None:
         assert known[name] is Status.NATURAL, name
     assert ("", "priority") not in found.values, "a cluster shares its stores out"
     assert found.values["", "failoverOnShutdown"].value is True
+    default = read(
+        (FILES / "colocated.xml").read_text().replace("<failover-on-shutdown>true</failover-on-shutdown>", "")
+    )
+    assert ("", "failoverOnShutdown") not in default.values, "a node that stops leaves its stores to the others"
     assert found.report.unsupported() == []
     assert not [line for line in found.report.lines if "word of the cluster" in line.told]
 
