@@ -6,6 +6,7 @@
 | STORE_WITHOUT_MASTER  | no node serves a store |
 | STORE_BLOCKED         | fewer copies of a replicated store answer than must have a write |
 | COPY_SILENT           | a copy that counts does not answer for 30 s |
+| COPY_BEHIND           | a copy that counts answers, and has lacked something for 30 s |
 | STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
 | TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
 | OUTBOX_WAITS          | what the master of a store leads to another store has not left for `GRACE_S` |

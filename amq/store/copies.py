@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-SILENT_S: Final = 30.0  # a copy that counts and is silent for longer than this is an alarm
+SILENT_S: Final = 30.0  # a copy that counts and is silent, or behind, for longer than this is an alarm
 _COPIES_MAX: Final = 32  # the master tells of at most this many, the worst first
 
 
@@ -89,6 +89,10 @@ class CopiesNow:
             if each.silent_s > SILENT_S:
                 text = f"its copy {each.id} has not answered for {each.silent_s:.0f} s: start that broker, or mend its"
                 found.append(("COPY_SILENT", f"{text} network"))
+        for each in self.copies:
+            if each.counts and each.state is CopyState.BEHIND and each.behind_s > SILENT_S:
+                text = f"its copy {each.id} has been behind for {each.behind_s:.0f} s: its disk may be full or slow"
+                found.append(("COPY_BEHIND", f"{text}, and the log of its broker says why"))
         return found
 
 

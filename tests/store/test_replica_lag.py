@@ -233,7 +233,7 @@ def test_alarms_of_copies(tmp_path: Path) -> None:
         return [
             each
             for each in alarms(table, [StoreNow("s1", "/c/s1", status(copies))], [], {}, 0)
-            if each.code in ("STORE_BLOCKED", "COPY_SILENT")
+            if each.code in ("STORE_BLOCKED", "COPY_SILENT", "COPY_BEHIND")
         ]
 
     assert [(each.code, each.store, each.node) for each in found(ALL)] == [
@@ -242,6 +242,9 @@ def test_alarms_of_copies(tmp_path: Path) -> None:
     ]
     assert "because d-4 do not answer" in found(ALL)[0].text
     assert found(CopiesNow(False, (LEVEL, BEHIND, FILLING, replace(SILENT, silent_s=29.0)))) == []
+    (late,) = found(CopiesNow(False, (LEVEL, replace(BEHIND, behind_s=31.0), replace(FILLING, behind_s=99.0))))
+    assert late.code == "COPY_BEHIND"
+    assert "its copy b-2 has been behind for 31 s" in late.text
     assert "too few copies count" in found(CopiesNow(True, (LEVEL,)))[0].text
     told = overview.alarms(Seen(status(ALL), None, None), None)
     assert len(told) == 2
