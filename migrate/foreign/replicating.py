@@ -53,7 +53,8 @@ def advise(part: FilePart) -> None:
         else:
             texts[each.name] = importing.fill(each.text, each, each.name)
     group = next((each for each in (texts.get("group-name"), texts.get("coordination-id")) if each), "")
-    said = {"group": group if _NAME.fullmatch(group) else "amq", "coordinator": _coordinator(properties)}
+    group = re.sub(r"[^A-Za-z0-9_.-]", "-", group)[:64]  # two groups of other names stay two
+    said = {"group": group if group.strip(".") else "amq", "coordinator": _coordinator(properties)}
     saved = texts.get("max-saved-replicated-journals-size", "")
     if saved in ("-1", "0") or (_NAME.fullmatch(saved) and saved.isdecimal()):
         said["savedReplicas"] = str(_SAVED_MAX if saved == "-1" else min(int(saved), _SAVED_MAX))

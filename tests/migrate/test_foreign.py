@@ -549,7 +549,7 @@ def test_ha_policies(policy: str, expected: dict[str, object]) -> None:
         (
             "<backup><group-name>a&amp;coordinator=x</group-name><manager><properties><property key='connect-string' "
             'value="a\' &amp;&amp; rm"/></properties></manager></backup>',
-            "amq",
+            "a-coordinator-x",
             "zookeeper://HOST:2181",
             2,
         ),
