@@ -151,6 +151,7 @@ def test_the_table_is_in_a_real_server_and_the_other_node_serves(kind: type[Ense
                     sender.session().producer("/queue/q").send(b"%d" % number)
             wait_until(lambda: master_in(table), "the status names the master")
             dead = next((node for node in nodes if node.name == master_in(table)), nodes[0])
+            wait_until(lambda: counting(table) == 2, "both copies count again, where the machine was busy")
             dead.kill()
             (left,) = (node for node in nodes if node is not dead)
             with client.connect(f"failover:(stomp://127.0.0.1:{left.port})") as receiver:

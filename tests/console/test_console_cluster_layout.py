@@ -1,5 +1,6 @@
 """The pages of a cluster in a real browser, on a desk and on a phone, once in each theme: nothing overlaps, is cut or
-cannot be reached, and axe-core has no complaint. The pictures are in build/screenshots/pages; docs/cluster.md has two.
+cannot be reached, and axe-core has no complaint. The pictures of pages that are wrong are in build/screenshots/pages;
+docs/cluster.md has two of others.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def test_every_page_of_a_cluster_is_readable(tmp_path: Path) -> None:
                         page.goto(f"{url}{path}")
                         page.locator("h1").first.wait_for()
                         page.evaluate("document.fonts.ready")
-                        shot = folder / f"cluster-{title}-{size}-{scheme}.png"
-                        page.screenshot(path=str(shot), full_page=True, animations="disabled")
                         found = page.evaluate(f"({CHECK})()")
                         found += complaints(page, script)
                         if found:
                             wrong[f"{title} {size}"] = found
+                            shot = folder / f"cluster-{title}-{size}-{scheme}.png"
+                            page.screenshot(path=str(shot), full_page=True, animations="disabled")
                     for title, path in (("stores", "/"), ("queues", "/queues?name=*s")) if size == "desk" else ():
                         page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
                         page.goto(f"{url}{path}")

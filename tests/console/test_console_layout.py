@@ -1,6 +1,6 @@
 """Every page of the console in a real browser, on a desk and on a phone, once in each theme, with a full broker: 20
 queues, names of 120 characters, dead letters, and a killed master. Nothing overlaps, is cut or cannot be reached, and
-axe-core has no complaint. The pictures are in build/screenshots/pages.
+axe-core has no complaint. The pictures of pages that are wrong are in build/screenshots/pages.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def test_every_page_is_readable(brokers: Brokers, size: str, scheme: str) -> Non
 
         def check(name: str) -> None:
             page.evaluate("document.fonts.ready")
-            page.screenshot(path=str(folder / f"{name}-{size}-{scheme}.png"), full_page=True, animations="disabled")
             found = page.evaluate(f"({CHECK})()")
             found += complaints(page, script)
             if found:
                 wrong[name] = found
+                page.screenshot(path=str(folder / f"{name}-{size}-{scheme}.png"), full_page=True, animations="disabled")
 
         page.goto(f"{slave_url}/login")
         check("login")
