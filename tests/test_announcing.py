@@ -333,11 +333,11 @@ def test_a_client_that_does_not_read_is_told_once_it_has_read(tmp_path: Path) ->
         await served.say(producer, send * 3000)  # more than the sockets take
         connection = client.connection
         await served.until(lambda: connection.socket.is_full, "a full socket")
-        before = connection._out_bytes
+        before = connection.output_bytes
         for number in range(1000):
             served.brokers = (f"stomp://b{number}:1",)
             connection.tell_brokers()
-        assert connection._out_bytes == before
+        assert connection.output_bytes == before
         await served.until(lambda: client.read() + b"." and client.said.count(b"stomp\\c//"), "the news")
         told = [each for each in heard(client) if each.command == "RECEIPT"]
         assert [each.headers["brokers"] for each in told] == ["stomp://b999:1"]

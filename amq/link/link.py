@@ -631,8 +631,9 @@ class Link:
             return
         connection.take(frame)
 
-    def taken(self, until_s: float) -> None:
-        """Everything was passed on already."""
+    def taken(self, until_s: float) -> None:  # noqa: ARG002
+        """Everything was passed on already: clients that have much to read need not wait for others."""
+        self._hub.turn.hurry()
 
     def flush(self) -> None:
         """Everything was written already."""

@@ -1,8 +1,8 @@
 """LinkSocket: one end's socket of a link: hello, frames, signs of life, and the work of a round.
 
 Invariants: a stranger has `HELLO_S` to prove that it knows the secret; an end that hears nothing for `SILENCE_S` gives
-the link up; output is written by the turn alone, once; frames are taken for a share of a round, as the commands of any
-other connection (`amq.transports.shares`), and the socket is not read while some wait.
+the link up; output is written by the turn, once, or by a gateway before that (`hurry`); frames are taken for a share of
+a round, as the commands of any other connection (`amq.transports.shares`), and the socket is not read while some wait.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class LinkOwner(Protocol):
 
 class LinkSocket(asyncio.Protocol):
     """Implements `amq.transports.hub.Sender` and `amq.transports.shares.Worker`."""
+
+    output_bytes = 0  # its owner says when to `hurry`
 
     def __init__(
         self,

@@ -59,6 +59,11 @@ class ServedConnection(Protocol):
 class Sender(Protocol):
     """A connection that has output."""
 
+    @property
+    def output_bytes(self) -> int:
+        """What a turn may write before its end."""
+        ...
+
     def send_out(self, now: bool = False) -> None: ...
 
 
@@ -68,7 +73,7 @@ class PeerTurn(Protocol):
     is_due   at the end of this round
     talkers  numbers of connections that sent something lately
     unsent   connections that have output
-    is_gated nothing may leave before it
+    is_gated nothing may leave before its end
     """
 
     is_due: bool
@@ -79,6 +84,9 @@ class PeerTurn(Protocol):
 
     def wake(self) -> None:
         """There is something to do at the end of this round."""
+
+    def hurry(self) -> None:
+        """Write at once what is much, where this is not gated."""
 
 
 class Hub(Protocol[C]):

@@ -83,7 +83,7 @@ class Peer:
         self._login: asyncio.Task[None] | None = None
         self._authenticating: Authenticating | None = None  # in several steps, which are not all done
         self._out: list[bytes] = []
-        self._out_bytes = 0
+        self.output_bytes = 0
         self._slices: deque[bytes | memoryview] = deque()  # a large body and what follows it: before all of `_out`
         self._lent_bytes = 0  # memory of large bodies that is ours until they are written
         self._later: Later | None = None  # deliveries that a thread makes ready
@@ -366,8 +366,8 @@ class Peer:
         if not out:
             self._hub.turn.unsent[self] = None
         out.append(frame)
-        self._out_bytes += len(frame)
-        if self._out_bytes > self._output_bytes_max:
+        self.output_bytes += len(frame)
+        if self.output_bytes > self._output_bytes_max:
             self.hold_back()
 
     def deliver_all(self, subscription: QueueConsumer, messages: Sequence[Message]) -> None:
@@ -405,8 +405,8 @@ class Peer:
         if not self._out:
             self._hub.turn.unsent[self] = None
         self._out.append(data)
-        self._out_bytes += len(data)
-        if self._out_bytes > self._output_bytes_max:
+        self.output_bytes += len(data)
+        if self.output_bytes > self._output_bytes_max:
             self.hold_back()
 
     def _deliver_large(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None:
@@ -427,7 +427,7 @@ class Peer:
     def _slice(self, pieces: Iterable[bytes]) -> None:
         """They are written as the socket takes them, behind all that is there."""
         self._slices += self._out
-        self._out, self._out_bytes = [], 0
+        self._out, self.output_bytes = [], 0
         for piece in pieces:
             view = memoryview(piece)
             self._slices += [view[start : start + SLICE_BYTES] for start in range(0, len(view), SLICE_BYTES)]
@@ -446,7 +446,7 @@ class Peer:
             if not turn.is_due:
                 turn.wake()
         out.append(data)
-        self._out_bytes += len(data)
+        self.output_bytes += len(data)
 
     def confirm_all(self, receipts: Sequence[object]) -> None:
         self._put(self.codec.receipts(receipts))  # type: ignore[union-attr]
@@ -557,10 +557,10 @@ class Peer:
             self._repeat(socket, stream)
         if out or self._slices:
             if socket.is_full or self._slices:
-                socket.behind_bytes += self._out_bytes
+                socket.behind_bytes += self.output_bytes
                 if socket.behind_bytes > self._output_bytes_max and not self.is_closing:
                     socket.unread(OUTPUT)
-            self._out, self._out_bytes = [], 0
+            self._out, self.output_bytes = [], 0
             if self._slices:
                 self._slices += out
                 self._write_slices(socket, stream)
@@ -607,7 +607,7 @@ class Peer:
         self._return_memory()
         if self._out:
             lifeline.sent(b"".join(self._out))
-            self._out, self._out_bytes = [], 0
+            self._out, self.output_bytes = [], 0
 
     def _forget_output(self) -> None:
         self._out.clear()
@@ -623,7 +623,7 @@ class Peer:
             self._hub.turn.unsent[self] = None
             self._hub.turn.wake()
         self._out.append(data)
-        self._out_bytes += len(data)
+        self.output_bytes += len(data)
 
     # -- the login ----------------------------------------------------------------------------------------------------
 

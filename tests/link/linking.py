@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -12,42 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from amq.broker.sessions.connection import ClientConnection
+from amq.gateway.turn import GatewayTurn
 from amq.link.calls import Home
 from amq.link.link import Link, RemoteConnection
 from amq.link.server import LinkServer
 from amq.node.catalogue import PROTOCOLS, ServedProtocol
-from amq.transports.hub import Sender
 from amq.transports.peer import Peer
-from amq.transports.shares import Shares
 from tests.broker.world import World
 from tests.transports import served
 from tests.transports.served import Served
 
 SECRET = b"the secret of this cluster"
-
-
-class PlainTurn:
-    """The turn of a gateway: it writes."""
-
-    is_gated = False
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.is_due = False
-        self.talkers: deque[int] = deque(maxlen=16)
-        self.unsent: dict[Sender, None] = {}
-        self.shares = Shares(loop)
-
-    def wake(self) -> None:
-        if not self.is_due:
-            self.is_due = True
-            self._loop.call_soon(self._run)
-
-    def _run(self) -> None:
-        self.is_due = False
-        self.shares.round_until_s = 0.0
-        while self.unsent:
-            self.unsent.popitem()[0].send_out()
 
 
 class Linked(Served):
@@ -62,7 +36,7 @@ class Linked(Served):
         self.home.connections = {}
         known = Home("broker", self.world.epoch, self.world.broker.message_id_prefix, 0)
         self.server = LinkServer(self.home, SECRET, lambda: known, Random(2), itertools.count(1000))
-        self._turns = PlainTurn(loop)
+        self._turns = GatewayTurn(loop)
         self.hub = SimpleNamespace(**vars(self.home))
         self.hub.turn = self._turns
         self.hub.epoch = (1 << 40) + self.world.epoch

@@ -12,15 +12,16 @@ import pytest
 
 from amq.core.proof import NONCE_BYTES
 from amq.doors.clock import SystemClock
+from amq.gateway.turn import HURRIED_BYTES, GatewayTurn
 from amq.link.hello import LinkHello
 from amq.link.socket import LinkSocket
-from tests.link.linking import SECRET, PlainTurn
+from tests.link.linking import SECRET
 
 PIECE = Random(1).randbytes(60_000)
 SMALL_BYTES = 8 << 10  # of the kernel's buffers
 
 
-class SilentTurn(PlainTurn):
+class SilentTurn(GatewayTurn):
     """It writes when the test says so."""
 
     def _run(self) -> None: ...
@@ -35,7 +36,7 @@ class GatedTurn(SilentTurn):
 class OneEnd:
     """A link's socket, whose other end the test reads."""
 
-    def __init__(self, turn: PlainTurn) -> None:
+    def __init__(self, turn: GatewayTurn) -> None:
         loop = asyncio.get_running_loop()
         self.turn = turn
         hub: Any = SimpleNamespace(clock=SystemClock(), loop=loop, turn=turn)
@@ -87,3 +88,41 @@ async def test_a_master_writes_nothing_before_its_turn() -> None:
         other.recv(1)
     end.link.abort()
     other.close()
+
+
+class Reader:
+    """A client: `told` = its output, and whether it came before the end of the turn."""
+
+    def __init__(self, turn: GatewayTurn, output_bytes: int, others: list[Reader] | None = None) -> None:
+        self.turn = turn
+        self.output_bytes = output_bytes
+        self.others = others or []
+        self.told: list[tuple[int, bool]] = []
+        turn.unsent[self] = None
+
+    def send_out(self, now: bool = False) -> None:
+        self.told.append((self.output_bytes, now))
+        for other in self.others:
+            self.turn.unsent.pop(other, None)
+
+
+async def test_clients_with_much_to_read_get_it_before_the_end_of_the_turn() -> None:
+    turn = GatewayTurn(asyncio.get_running_loop())
+    few, much = Reader(turn, 100), Reader(turn, HURRIED_BYTES)
+    turn.wake()
+    turn.hurry()
+    assert (few.told, much.told) == ([], [(HURRIED_BYTES, True)])
+    turn.hurry()
+    await asyncio.sleep(0)
+    assert (few.told, much.told) == ([(100, False)], [(HURRIED_BYTES, True)])
+
+
+async def test_a_client_that_goes_while_another_is_written_hurts_nobody() -> None:
+    turn = GatewayTurn(asyncio.get_running_loop())
+    other = Reader(turn, HURRIED_BYTES)
+    turn.unsent.clear()
+    Reader(turn, HURRIED_BYTES, [other])
+    turn.unsent[other] = None
+    turn.hurry()
+    assert not turn.unsent
+    assert other.told == []

@@ -17,13 +17,14 @@ from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, TransportError
 from amq.core.message import Message
 from amq.doors.clock import SystemClock
+from amq.gateway.turn import GatewayTurn
 from amq.link.framing import LinkError
 from amq.link.link import Link
 from amq.node.linking import link_secret
 from amq.node.member import Member, Role
 from amq.protocols.commands import Disconnect, Failure, Flow, Mode, Send, Settle, Subscribe
 from amq.security.login import User
-from tests.link.linking import SECRET, PlainTurn
+from tests.link.linking import SECRET
 from tests.ports import free_port
 from tests.service_world import PERIOD_S, Services, anybody, until
 
@@ -70,7 +71,7 @@ class Program:
 
 def new_link(secret: bytes = SECRET) -> Link:
     loop = asyncio.get_running_loop()
-    hub: Any = SimpleNamespace(clock=SystemClock(), loop=loop, turn=PlainTurn(loop))
+    hub: Any = SimpleNamespace(clock=SystemClock(), loop=loop, turn=GatewayTurn(loop))
     return Link(hub, secret)
 
 

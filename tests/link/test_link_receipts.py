@@ -15,11 +15,12 @@ from amq.broker.sessions.links import NOBODY
 from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.gateway.answers import TOKEN, KeptRun
+from amq.gateway.turn import GatewayTurn
 from amq.link import calls
 from amq.link.framing import Kind, LinkError, LinkFrame
 from amq.link.link import Link, RemoteConnection
 from amq.protocols.commands import Failure, Scope, Send, SendRun
-from tests.link.linking import SECRET, PlainTurn
+from tests.link.linking import SECRET
 
 
 class Heard:
@@ -59,7 +60,7 @@ def opened(heard: Heard) -> RemoteConnection:
     """On a link that has not begun: it keeps what is said."""
     loop = asyncio.new_event_loop()
     loop.close()
-    hub: Any = SimpleNamespace(turn=PlainTurn(loop), loop=loop)
+    hub: Any = SimpleNamespace(turn=GatewayTurn(loop), loop=loop)
     link = Link(hub, SECRET, Random(1))
     recipient: Any = heard
     return link.open(recipient, NOBODY, "9-1.", "none")

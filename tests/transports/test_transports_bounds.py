@@ -150,7 +150,7 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
         for base in range(0, 100_000, 500):
             peer.write(b"".join(SEND % number for number in range(base, base + 500)))
             await served.rest()
-            held = max(held, transport.get_write_buffer_size() + peer.connection._out_bytes)
+            held = max(held, transport.get_write_buffer_size() + peer.connection.output_bytes)
         assert 64 << 10 < held < 512 << 10
 
     serve(tmp_path, test, **LIMIT)
