@@ -61,7 +61,7 @@ class Sender(Protocol):
 
     @property
     def output_bytes(self) -> int:
-        """What a turn may write before its end."""
+        """Bytes that a turn may write before its end."""
         ...
 
     def send_out(self, now: bool = False) -> None: ...
