@@ -22,7 +22,7 @@ from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import ExportWriter, Header, check_whole
 from amq.journal.liveness import Liveness
 from amq.store.name import is_directory
-from amq.store.open import check_directory
+from amq.store.open import check_alone, check_directory
 
 if TYPE_CHECKING:
     from amq.maintenance.importing import Import, ImportResult
@@ -152,6 +152,7 @@ def import_(store: str, file: str, allow_unsafe_store: bool, options: tuple[str,
     from amq.cli import logs, store_check
 
     config = replace(read_config(store, options), log_level="warning")
+    check_alone(config.store)
     config = replace(config, allow_unsafe_store=config.allow_unsafe_store or allow_unsafe_store)
     logs.configure(config)
     refusal = store_check.refusal(config)

@@ -254,6 +254,21 @@ def check_directory(store: str) -> None:
     _check_no_copy(store)
 
 
+def check_alone(store: str) -> None:
+    """Raises ConfigError where one process alone can confirm nothing in `store`."""
+    if not store.startswith(REPLICA):
+        return
+    from amq.store.replica.url import ReplicaUrl
+
+    least = ReplicaUrl.parse(store).policy.least
+    if least > 1:
+        raise ConfigError(
+            f"this command writes one copy, and the URL of the store asks for {least}: add leastCopies=1; brokers "
+            "that start later fill the other copies",
+            code="STORE_URL_INVALID",
+        )
+
+
 def _check_no_copy(directory: str) -> None:
     if copy := copy_in(directory):
         raise StoreError(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from amq.cli.main import main
 from amq.cli.status import _copies_text
-from amq.store.open import open_directory
+from amq.store.open import check_alone, open_directory
 from amq.store.port import StoreCopies
 from amq.store.replica.roster import MEMBERS
 from amq.store.status import store_status
@@ -40,3 +43,12 @@ def test_words_for_people_where_nothing_is_confirmed() -> None:
     assert _copies_text(alone) == "nothing is confirmed: too few copies count (a-1): start another broker"
     both = {"counting": ["a-1", "b-2"], "needed": 2, "running": ["a-1"], "blocked": True, "seen": [level, silent]}
     assert _copies_text(both) == "nothing is confirmed: 2 of a-1, b-2 must answer"
+
+
+def test_an_import_that_one_copy_could_not_confirm_is_refused() -> None:
+    url = "replica:///nowhere?coordinator=etcd://127.0.0.1:1"
+    found = CliRunner().invoke(main, ["journal", "import", "--store", url, "no-file"])
+    assert found.exit_code == 3
+    assert "add leastCopies=1" in found.output
+    check_alone(f"{url}&leastCopies=1")
+    check_alone("/nowhere")
