@@ -127,10 +127,11 @@ def told(error: AmqError) -> str:
     """The description of `error`; of damage in a store also what to do."""
     if not isinstance(error, CorruptError):
         return error.description
-    return (
-        f"{error.description}; stop all brokers, restore a backup, or run `amq journal repair --store DIR`: it shows "
-        "what is damaged and lost, and changes nothing without --yes"
+    cure = error.cure or (
+        "stop all brokers, restore a backup, or run `amq journal repair --store DIR`: it shows what is damaged and "
+        "lost, and changes nothing without --yes"
     )
+    return f"{error.description}; {cure}"
 
 
 def table() -> str:

@@ -24,8 +24,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from amq.cluster.placement import SPREAD, Naming, Placement
 from amq.cluster.preference import preferences, priorities
@@ -37,7 +38,10 @@ from amq.store.document import decode, encode, field
 from amq.store.name import full_name, is_directory
 from amq.store.open import open_register, open_store
 from amq.store.register import Register
+from amq.store.status import store_status
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CLUSTER_FILE: Final = "cluster.json"
 SECRET_FILE: Final = "secret"
 SECRET_BYTES: Final = 32
@@ -145,9 +149,27 @@ class ClusterNode:
         return 0.0 if self.drained else self.weight
 
 
+def _with_cure(read: Callable[P, T]) -> Callable[P, T]:
+    """Damage that `read` finds is none of a store: no tool of journals repairs it."""
+
+    @wraps(read)
+    def reader(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except CorruptError as error:
+            error.cure = (
+                "restore the file from a backup of the cluster's directory, its newest table above all; nodes that run "
+                "go on with what they know"
+            )
+            raise
+
+    return reader
+
+
 class Cluster:
     """The cluster in `directory`, a path or the URL of a database. Every call may hang there."""
 
+    @_with_cure
     def __init__(self, directory: str) -> None:
         """Raises StoreError where no cluster is there, or the directory cannot be read, ConfigError."""
         self.directory = full_name(directory)
@@ -222,6 +244,7 @@ class Cluster:
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
+    @_with_cure
     def table(self) -> StoreTable:
         """The newest table. Raises StoreError."""
         register = self._register
@@ -384,8 +407,8 @@ class Cluster:
 
 
 def check_lone(store: str) -> None:
-    """Raises StoreError where `store` is the directory of a cluster, or a store in one, so that nodes alone serve it;
-    OSError."""
+    """Raises StoreError where `store` is the directory of a cluster, or a store in one or elsewhere that a node serves
+    now, so that nodes alone serve it; OSError."""
     if not is_directory(store):
         return
     path = os.path.realpath(store)
@@ -404,6 +427,12 @@ def check_lone(store: str) -> None:
                 f"broker. Start a node with `amq start --cluster {above}`",
                 code="STORE_IN_CLUSTER",
             )
+    elif os.path.isdir(path) and (master := store_status(open_store(path)).master) and "placement" in master.facts:
+        raise StoreError(
+            f"{path} is a store of a cluster, and node {master.name!r} serves it: clients of its gateways would not "
+            "reach this broker. Start a node with `amq start --cluster DIR`",
+            code="STORE_IN_CLUSTER",
+        )
 
 
 def _is_cluster(path: str) -> bool:

@@ -36,9 +36,11 @@ class StoreError(AmqError):
 
 
 class CorruptError(StoreError):
-    """Bytes in the store are damaged in a way that no crash explains. Names file and offset; never skipped."""
+    """Bytes in the store are damaged in a way that no crash explains. Names file and offset; never skipped.
+    `cure` = what to do, where it is another thing than for a journal."""
 
     code = "STORE_CORRUPT"
+    cure = ""
 
     def __init__(self, path: str, offset: int, why: str) -> None:
         super().__init__(f"{path}: offset {offset}: {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from amq.cli.main import main
-from amq.cluster.directory import Cluster
-from tests.files import write_epoch
+from amq.cluster.directory import Cluster, check_lone
+from amq.core.errors import StoreError
+from amq.store.open import open_store
+from amq.store.presence import Presence
+from tests.files import OWNER, flip, write_epoch
 
 
 def amq(*words: object) -> Result:
@@ -143,6 +147,34 @@ def test_a_store_that_brokers_have_served_is_imported_and_not_made_into_somethin
         assert (done.exit_code, f"import-store --cluster DIR {used} [STORE_IN_USE]" in done.output) == (4, True), done
     assert [*Cluster(str(cluster)).table().stores] == ["s1", "s2", "s3"]
     assert not (tmp_path / "d").exists()
+
+
+def test_a_damaged_table_is_restored_from_a_backup_and_not_repaired_as_a_journal(cluster: Path) -> None:
+    flip(cluster / "tables" / "1.json", 40)
+    done = amq("cluster", "status", "--cluster", cluster)
+    assert done.exit_code == 4
+    assert "tables/1.json" in done.output
+    assert "restore the file from a backup of the cluster's directory" in done.output
+    assert "journal repair" not in done.output
+
+
+@pytest.mark.parametrize("placement", [{}, {"number": 3}])
+def test_a_broker_of_the_old_group_does_not_join_a_store_that_nodes_serve(
+    tmp_path: Path, placement: dict[str, int]
+) -> None:
+    """Its service starts it again after the import."""
+    store = open_store(str(tmp_path))
+    store.make()
+    write_epoch(str(tmp_path), 1, {})
+    assert store.election.try_acquire(lambda: False)
+    presence = Presence.open(store.board, OWNER, "master", {"placement": placement} if placement else {})
+    try:
+        with pytest.raises(StoreError, match="a cluster, and node 'a'") if placement else nullcontext():
+            check_lone(str(tmp_path))
+    finally:
+        presence.close()
+        store.election.let_go()
+    check_lone(str(tmp_path))
 
 
 def test_a_command_that_waits_says_for_what(cluster: Path, node: str) -> None:
