@@ -132,9 +132,10 @@ def _of_node(node: ClusterNode) -> list[Alarm]:
         text = f"processes of node {node.name} end again and again: {', '.join(node.failing)}; see its log"
         found.append(Alarm("PROCESS_RESTARTS", text, node=node.name))
     if refused := sum(each.refused for each in node.gateways):
+        masters = "1 master" if refused == 1 else f"{refused} masters"
         text = (
-            f"gateways of node {node.name} have no link to {refused} masters: one knows another secret, runs another "
-            "version, or has a certificate that is refused; see the log of the node"
+            f"gateways of node {node.name} have no link to {masters}: one knows another secret, runs another version, "
+            "or has a certificate that is refused; see the log of the node"
         )
         found.append(Alarm("LINK_REFUSED", text, node=node.name))
     return found

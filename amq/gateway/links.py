@@ -206,6 +206,8 @@ class StoreLinks:
             self._loop.call_soon_threadsafe(self._found, store, found)
 
     def _found(self, store: _Store, master: Master | None) -> None:
+        if master != store.master:
+            store.is_refused = False  # also where nobody asks for the next one
         store.master = master
         store.seen.set()
         link, linked = store.link, store.linked

@@ -246,3 +246,22 @@ async def test_a_master_that_refuses_is_known_until_it_takes_the_link() -> None:
         world.refuse = None
         await until(lambda: world.links.linked == ["s1"])
         assert world.links.refused == []
+
+
+async def test_a_refusal_is_forgotten_with_its_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one may have been corrected, and may not answer yet."""
+    monkeypatch.setattr(links, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(links, "CONNECT_S", 1000.0)
+    async with linked_world() as world:
+
+        async def refuse(address: str) -> None:
+            if address == "tcp://b:1":
+                await asyncio.Event().wait()
+            raise LinkError(f"{address} has another secret", code="LINK_REFUSED")
+
+        world.masters["s1"] = Master("a", "tcp://a:1")
+        world.refuse = refuse
+        world.guest("s1")
+        await until(lambda: world.links.refused == ["s1"])
+        world.masters["s1"] = Master("b", "tcp://b:1")
+        await until(lambda: world.links.refused == [])
