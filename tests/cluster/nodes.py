@@ -14,7 +14,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from amq.cli.cluster_moving import progress
+from amq.cli.cluster_status import facts_of
+from amq.cluster.directory import Cluster
 from amq.config.transport_url import parse_transport_url
+from amq.core.errors import StoreError, TransportError
 from tests.cli.amq_process import ROOT, amq
 from tests.patience import DEADLINE_S
 from tests.processes import LEASH, naming
@@ -148,12 +152,25 @@ class Nodes:
         found: dict[str, Any] = json.loads(amq("cluster", "status", "--cluster", self.cluster, "--json").stdout)
         return found
 
-    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        until = time.monotonic() + DEADLINE_S
-        while not wanted(found := self.status()):
-            assert time.monotonic() < until, f"{json.dumps(found)}\n{self.logs()}"
-            time.sleep(0.1)
+    def look(self) -> dict[str, Any]:
+        """What `amq cluster status` shows; of a directory, without a process for it. Raises AmqError."""
+        if "://" in self.cluster:
+            return self.status()
+        found: dict[str, Any] = json.loads(json.dumps(facts_of(Cluster(self.cluster))))
         return found
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What is then seen."""
+        until, why = time.monotonic() + DEADLINE_S, ""
+        while True:
+            try:
+                if wanted(found := self.look()):
+                    return found
+                why = json.dumps(found)
+            except TransportError as error:  # the busy machine let it wait
+                why = str(error)
+            assert time.monotonic() < until, f"{why}\n{self.logs()}"
+            time.sleep(0.1)
 
     def place(self, *words: str) -> subprocess.CompletedProcess[str]:
         return amq("cluster", "place", "--cluster", self.cluster, *words, "--wait", DEADLINE_S)
@@ -169,9 +186,11 @@ class Nodes:
 
     def moves(self) -> dict[str, Any]:
         """What `amq cluster moves` shows; `why` where a store cannot be read now."""
-        done = amq("cluster", "moves", "--cluster", self.cluster, "--json")
-        found: dict[str, Any] = {"moving": True, "why": done.stderr} if done.returncode else json.loads(done.stdout)
-        return found
+        found = Cluster(self.cluster)
+        try:
+            return progress(found, found.table().placement)
+        except StoreError as error:
+            return {"moving": True, "why": str(error)}
 
     def settle(self) -> None:
         """Until nothing moves."""
