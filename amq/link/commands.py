@@ -69,6 +69,7 @@ from amq.protocols.commands import (
     Invalid,
     LeaseMessages,
     LeaseReading,
+    Leave,
     ListPrepared,
     Locate,
     MakeSure,
@@ -183,6 +184,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
         TakeCopies,
         {"channel": TEXT, "number": NUMBER, "ranges": many(row(pair, NUMBER, NUMBER)), "queue": TEXT, "extra": TEXT},
     ),
+    (Leave, {}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 # Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home

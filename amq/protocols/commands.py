@@ -721,6 +721,13 @@ class GoOn(Nothing):
     __slots__ = ()
 
 
+class Leave(Nothing):
+    """The client is about to close the connection, and opens another one as soon as it has the answer: nothing that it
+    has alone is its any more."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
 class LeaseMessages(Command):
     """Set the next waiting messages of what `sources` name apart for `cursor`: up to `messages`, and about up to `size`

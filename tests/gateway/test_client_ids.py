@@ -12,9 +12,12 @@ import pytest
 from amq.core.destination import TOPIC_SCHEME
 from amq.core.errors import AmqError
 from amq.gateway import lookout
+from amq.protocols.openwire import table
+from amq.protocols.openwire.table import structure
 from amq_migrate.openwire.peer import OtherBroker
 from tests.gateway.test_gateway_stores import World, run
 from tests.openwire_client import new_peer, peer_as
+from tests.patience import DEADLINE_S
 from tests.service_world import until
 
 
@@ -63,6 +66,31 @@ def test_a_client_id_is_refused_at_the_login_at_each_gateway_until_it_is_free(tm
             kept.close()
             await leave(await enter(world.listener, client_id))
         finally:
+            listener.close()
+
+    run(tmp_path, story)
+
+
+def test_a_client_id_is_free_when_its_client_hears_that_it_may_go(tmp_path: Path) -> None:
+    """Its next connection may be at another gateway, which hears of it before the end of the old one's socket."""
+
+    async def story(world: World) -> None:
+        other, listener = world.new_gateway()
+        await other.start()
+        try:
+            for store in ("s1", "s2"):
+                client_id = id_in(world, store)
+                first = await enter(world.listener, client_id)
+                going = structure(table.REMOVE_INFO, id=first.wire.id)
+                first.wire.send(going)  # nobody waits for this answer
+                await asyncio.to_thread(first.request, going, DEADLINE_S)
+                second = await enter(listener, client_id)
+                await leave(first)
+                with pytest.raises(AmqError, match="in use"):
+                    await enter(world.listener, client_id)
+                await leave(second)
+        finally:
+            await other.stop()
             listener.close()
 
     run(tmp_path, story)

@@ -130,6 +130,11 @@ class Links:
             other.steal(_stolen(client, ANEW))
         return True
 
+    def leave(self, session: HeldClient, client: Client) -> None:
+        """The connection is about to end: another one may have its client id alone from now on."""
+        if self.exclusive.get((client.user.name, client.id), (None,))[0] is session:
+            del self.exclusive[client.user.name, client.id]
+
     def close(self, session: HeldClient, client: Client, known_as: str) -> None:
         """The connection has ended. `known_as` = its `name`."""
         if known_as == client.instance and known_as in self.names:
@@ -139,8 +144,7 @@ class Links:
         name = _object(client)
         if self.instances.get(name) is session:
             del self.instances[name]
-        if self.exclusive.get((client.user.name, client.id), (None,))[0] is session:
-            del self.exclusive[client.user.name, client.id]
+        self.leave(session, client)
         key = _name(client)._replace(instance="", exclusive=False)
         sessions = self.clients.get(key, {})
         sessions.pop(session, None)

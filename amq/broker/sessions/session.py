@@ -49,6 +49,7 @@ from amq.protocols.commands import (
     GoOn,
     Invalid,
     LeaseMessages,
+    Leave,
     ListPrepared,
     Locate,
     MakeSure,
@@ -720,6 +721,10 @@ class Session:
     def _nothing(self, command: Nothing | Locate) -> None:
         self._confirm_now(command)
 
+    def _leave(self, command: Leave) -> None:
+        self._broker.links.leave(self._connection, self._client)
+        self._confirm_now(command)
+
     def _make_sure(self, command: MakeSure) -> None:
         self._confirm_durably(command)
 
@@ -773,6 +778,7 @@ class Session:
         DeleteDestination: _delete_destination,
         Locate: _nothing,
         Nothing: _nothing,
+        Leave: _leave,
         GoOn: _nothing,
         MakeSure: _make_sure,
         Unsubscribe: _unsubscribe,

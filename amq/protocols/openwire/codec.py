@@ -32,6 +32,7 @@ from amq.protocols.commands import (
     Flow,
     InSession,
     Invalid,
+    Leave,
     MakeTemporary,
     Malformed,
     Mode,
@@ -585,7 +586,8 @@ class OpenWireCodec:
             self._close_session(id.get("value", 0), last, commands, receipt)
             return
         elif id.type == table.CONNECTION_ID:
-            self._leave(last, commands)
+            self._leave(last, commands, receipt)
+            return
         if receipt is not None:
             commands.append(Nothing(receipt))
 
@@ -612,7 +614,7 @@ class OpenWireCodec:
         commands.append(CloseSession(session, receipt))
         self._in(0, commands)
 
-    def _leave(self, last: int, commands: list[Command]) -> None:
+    def _leave(self, last: int, commands: list[Command], receipt: object) -> None:
         """The client is about to go; it closes the socket itself."""
         for number in list(self._sessions):
             self._close_session(number, last, commands, None)
@@ -621,6 +623,7 @@ class OpenWireCodec:
         self._in(0, commands)
         commands += map(RemoveTemporary, self._temporaries)
         self._temporaries.clear()
+        commands.append(Leave(receipt))
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
