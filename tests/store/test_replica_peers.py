@@ -255,7 +255,7 @@ def test_a_network_ends_while_an_event_loop_reads_it() -> None:
         with copies(a, b):
             connected(a, b)
             thread = heard_on(loop, a)
-        assert not a.network._running
+        until(lambda: not a.network._running)  # a thread that has just begun is not waited for
         assert asyncio.run_coroutine_threadsafe(_ident(), loop).result() == thread
 
 

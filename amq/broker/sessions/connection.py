@@ -218,6 +218,10 @@ class ClientConnection:
             broker.events.tell(Disconnected(self.id))
         broker.wake()
 
+    def leave(self) -> None:
+        """Its client is about to end it, and may come back at another gateway before its end is heard of here."""
+        self.broker.links.leave(self, self.client)
+
     def lose(self) -> None:
         """The socket is gone. It keeps what it holds for its client, and nothing is delivered to it."""
         self.is_lost = True

@@ -721,8 +721,8 @@ class Session:
     def _nothing(self, command: Nothing | Locate) -> None:
         self._confirm_now(command)
 
-    def _leave(self, command: Leave) -> None:
-        self._broker.links.leave(self._connection, self._client)
+    def _is_leaving(self, command: Leave) -> None:
+        self._connection.leave()
         self._confirm_now(command)
 
     def _make_sure(self, command: MakeSure) -> None:
@@ -778,7 +778,7 @@ class Session:
         DeleteDestination: _delete_destination,
         Locate: _nothing,
         Nothing: _nothing,
-        Leave: _leave,
+        Leave: _is_leaving,
         GoOn: _nothing,
         MakeSure: _make_sure,
         Unsubscribe: _unsubscribe,
