@@ -486,6 +486,26 @@ def test_a_coordinator_that_has_lost_its_record_makes_no_master(group: GroupOfCo
         a.locker.try_acquire()
 
 
+def test_a_coordinator_that_was_set_back_is_told_before_any_member_hears_of_it(group: GroupOfCopies) -> None:
+    """A copy that has promised what the coordinator has forgotten would refuse every master."""
+    a, b, c = three(group)
+    a.append(a.create(1), HEADER_BYTES, b"one")
+    forgotten = group.ensemble.entries["g/group"]
+    a.locker.release()
+    until(lambda: why_not(b) == "", "it has all")
+    b.take_over()
+    until(lambda: c.at_work.copyist.keeper.term == b.at_work.ballot, "it has the log of the new term")
+    b.append(b.create(1), HEADER_BYTES, b"two")
+    b.stop()
+    c.stop()
+    group.ensemble.put("g/group", forgotten.value)
+    met = set(group.network.ends)
+    with pytest.raises(StoreError, match=r"has term \d+, and the copy of this member has a log of term") as raised:
+        group.member("c")
+    assert raised.value.code == "STORE_INCOMPLETE"
+    assert set(group.network.ends) == met
+
+
 # -- without the coordinator -------------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,7 @@ class ReplicaMember:
         self._told = ""
         self._closed = False
         self._wake, self._ask = threads.event(), threads.event()
+        self._check_record(copyist.keeper.term, book.read().record)  # before another member hears what it promised
         self._peers = connect(self.me, self.receive)
         self._threads = [
             threads.start("amq-replica", self._work),
@@ -144,13 +145,9 @@ class ReplicaMember:
         OSError."""
         self.copyist.check()
         record, keeper = known.record, self.copyist.keeper
+        if (term := keeper.term) > record.term:  # a new master may have told it since `known` was read
+            self._check_record(term, self._book.read().record)
         if not record.term:
-            if keeper.term:
-                raise StoreError(
-                    f"{self._book.place('group')} is missing, and the copy of this member has a log: the coordinator "
-                    "has lost what it kept, or another one was named; restore it, or give the one that was used before",
-                    code="STORE_INCOMPLETE",
-                )
             return ""
         if self.me not in record.members:
             counting = _names(record.members)
@@ -159,6 +156,18 @@ class ReplicaMember:
             others = _names(record.members - {self.me})
             return f"the copy of this member lacks what those of {others} have: start their brokers"
         return ""
+
+    def _check_record(self, term: int, record: GroupRecord) -> None:
+        """A copy that has the log of `term` read its record: the coordinator had it. Raises StoreError."""
+        if term > record.term:
+            found = f"has term {record.term}" if record.term else "is missing"
+            raise StoreError(
+                f"{self._book.place('group')} {found}, and the copy of this member has a log of term {term}: the "
+                "coordinator has lost what it kept, or another one was named; restore it, or give the one that was "
+                "used before. To begin anew, move this member's directory away; docs/replication.md says how to "
+                "rescue what is in it",
+                code="STORE_INCOMPLETE",
+            )
 
     def claim(self, ballot: int) -> None:
         """Shut out whoever was the master, and bring W copies up to the end of its log. Raises OwnershipLostError,
