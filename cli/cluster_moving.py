@@ -16,7 +16,7 @@ from amq.cli.options import valued
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json
 from amq.cluster.directory import Cluster
-from amq.cluster.moving import MOVING_LOOK_S, advance
+from amq.cluster.moving import MOVING_LOOK_S, advance, change_placement
 from amq.cluster.placement import SPREAD, Layout, Placement
 from amq.cluster.placing import Await, StoreSeen, next_step
 from amq.cluster.removing import begin_removal
@@ -87,9 +87,11 @@ def moves(directory: str, cancels: bool, rate: str | None, as_json: bool) -> Non
     found = Cluster(directory)
     placement = found.table().placement
     if cancels:
-        placement = found.change(lambda now: now if now.step is None or now.step.returns else now.returning())
+        placement = change_placement(
+            found, lambda now: now if now.step is None or now.step.returns else now.returning()
+        )
     if rate is not None:
-        placement = found.change(lambda now: now if now.step is None else now.at_rate(rate_of(rate)))
+        placement = change_placement(found, lambda now: now if now.step is None else now.at_rate(rate_of(rate)))
     facts = progress(found, placement)
     if as_json:
         print_json(facts)

@@ -55,7 +55,6 @@ GATEWAYS_MAX = 64  # of one node
 FAILING_MAX = 16  # names
 ORDER_BYTES = 1024
 READS_MAX = 3  # of a document that is being written
-CHANGES_MAX = 20  # tries of one change, while nodes make tables of a move
 CONFLICT: Final = "CONFLICT"  # the code of a change that came too late
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a letter or a digit"
@@ -287,22 +286,6 @@ class Cluster:
         locations = {name: location for name, location in found.items() if name in names}
         _check_stores(locations, self._register)
         return self._change(StoreTable(locations, placement))
-
-    def change(self, make: Callable[[Placement], Placement]) -> Placement:
-        """Put `make(newest)` in the place of the newest placement, and begin again where a node makes the next table of
-        a move meanwhile. `make` may return what it gets: nothing is to change. Returns the newest placement. Raises
-        what `place` raises, CONFLICT where it was late each time."""
-        for tries in range(1, CHANGES_MAX + 1):
-            placement = self.table().placement
-            after = make(placement)
-            if after is placement:
-                break
-            try:
-                return self.place(after).placement
-            except StoreError as error:
-                if error.code != CONFLICT or tries == CHANGES_MAX:
-                    raise
-        return placement
 
     def _change(self, after: StoreTable) -> StoreTable:
         try:

@@ -25,6 +25,7 @@ from amq.doors.clock import Clock, SystemClock
 
 MOVING_LOOK_S: Final = 0.25  # between two looks while something moves
 IDLE_LOOK_S: Final = 2.0
+CHANGES_MAX: Final = 20  # tries of one change, while nodes make tables of a move
 Seen = Callable[[str], StoreSeen]
 _log = structlog.get_logger("amq.cluster")
 
@@ -48,6 +49,23 @@ def advance(found: Cluster, seen: Seen | None = None) -> Placement:
         if error.code != CONFLICT:
             raise
         return found.table().placement
+
+
+def change_placement(found: Cluster, make: Callable[[Placement], Placement]) -> Placement:
+    """Put `make(newest)` in the place of the newest placement, and begin again where a node makes the next table of a
+    move meanwhile. `make` may return what it gets: nothing is to change. Returns the newest placement. Raises what
+    `Cluster.place` raises, CONFLICT where it was late each time."""
+    for tries in range(1, CHANGES_MAX + 1):
+        placement = found.table().placement
+        after = make(placement)
+        if after is placement:
+            break
+        try:
+            return found.place(after).placement
+        except StoreError as error:
+            if error.code != CONFLICT or tries == CHANGES_MAX:
+                raise
+    return placement
 
 
 def scale_down(found: Cluster, watch: GoneNodes, nodes: Sequence[ClusterNode], now_s: float) -> None:
