@@ -13,9 +13,10 @@ import click
 from amq.cli import exits
 from amq.cli.cluster_import import import_store
 from amq.cli.cluster_moving import finish, move, move_wait_option, moves, rate_of, rate_option, remove_store, settled
-from amq.cli.cluster_options import cluster_option, wait_option
+from amq.cli.cluster_options import WAIT_S, cluster_option, wait_option
 from amq.cli.cluster_outboxes import outboxes
-from amq.cli.cluster_placing import place, where
+from amq.cli.cluster_placing import newest, place, where
+from amq.cli.cluster_recovering import recover
 from amq.cli.cluster_status import SeenStore, facts_of, look, print_facts
 from amq.cli.orders import OrderError, hand_over
 from amq.cli.output import counted, examples, json_option, print_json
@@ -121,7 +122,7 @@ def add_store(
     the same command gives a store its share later.
     """
     found = Cluster(directory)
-    if not share or name not in found.table().stores:
+    if not share or name not in newest(found, time.monotonic() + WAIT_S).stores:
         found.add_store(name, location)
     if share:
         placement = settled(found)
@@ -234,6 +235,7 @@ cluster.add_command(move)
 cluster.add_command(moves)
 cluster.add_command(outboxes)
 cluster.add_command(place)
+cluster.add_command(recover)
 cluster.add_command(remove_store)
 cluster.add_command(where)
 

@@ -127,7 +127,7 @@ def _adopt(
 
     wait_until_all_have(found, before, until, seen)
     click.echo(f"asking {counted(len(before.stores), 'store')} to leave its destinations to it", err=True)
-    carried = carry_through(found, found.place(after, location).placement, until, seen)
+    carried = carry_through(found, found.place(after, {after.joining: location}).placement, until, seen)
     if after.joining not in carried.stores:
         raise OrderError("somebody else changed the cluster at the same time: try again")
 

@@ -11,19 +11,20 @@ from typing import Any, Final
 import click
 
 from amq.cli.cluster_options import WAIT_S, cluster_option
-from amq.cli.cluster_placing import finished, wait_until_all_have, wait_until_obeyed
+from amq.cli.cluster_placing import finished, newest, wait_until_all_have, wait_until_obeyed
 from amq.cli.options import valued
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json
 from amq.cluster.directory import Cluster
 from amq.cluster.moving import MOVING_LOOK_S, advance, change_placement
 from amq.cluster.placement import SPREAD, Layout, Placement
-from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.placing import Await, Older, StoreSeen, next_step
 from amq.cluster.removing import begin_removal
 from amq.cluster.seeing import store_seen
 from amq.core.errors import ConfigError
 from amq.core.units import parse_size_bytes
 
+OLDER: Final = "it obeys a later table than this host sees: `amq cluster status`"
 STEP_S: Final = 1.5  # of a step beside its messages: stores record its table, and the next one
 FETCHED_A_SECOND: Final = 300_000  # messages of which the next home has copies
 move_wait_option = valued(
@@ -86,6 +87,8 @@ def moves(directory: str, cancels: bool, rate: str | None, as_json: bool) -> Non
     """Show the move that is under way: how far it is, how long it takes, and what it waits for."""
     found = Cluster(directory)
     placement = found.table().placement
+    if cancels or rate is not None:
+        newest(found, time.monotonic() + WAIT_S)
     if cancels:
         placement = change_placement(
             found, lambda now: now if now.step is None or now.step.returns else now.returning()
@@ -204,7 +207,9 @@ def progress(found: Cluster, placement: Placement, seen: Callable[[str], StoreSe
         "sent_bytes": sum(each.sent_bytes for each in stores.values()),
         "eta_s": _eta_s(list(reached.values())),
         "leaving": placement.leaving or None,
-        "waits_for": {
+        "waits_for": {name: [OLDER] for name in following.stores}
+        if isinstance(following, Older)
+        else {
             name: [*stores[name].waits, *stores[name].rest, *filter(None, [stores[name].stuck])]
             for name in following.stores
             if not stores[name].copying or stores[name].stuck

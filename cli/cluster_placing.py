@@ -15,8 +15,8 @@ from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cluster.directory import CONFLICT, Cluster
 from amq.cluster.moving import advance
 from amq.cluster.placement import SPREAD, Placement
-from amq.cluster.placing import Await, Carry, Grant, Revert, StoreSeen, decide
-from amq.cluster.seeing import store_seen
+from amq.cluster.placing import Await, Carry, Grant, Older, Revert, StoreSeen, ahead, decide
+from amq.cluster.seeing import check_newest, store_seen
 from amq.core.destination import TOPIC_SCHEME
 from amq.core.errors import ConfigError, StoreError
 
@@ -113,12 +113,37 @@ def placement_facts(placement: Placement) -> dict[str, Any]:
 def finished(found: Cluster, until: float) -> Placement:
     """The placement of a cluster in which no change is under way: one that somebody left behind comes to its end, but
     the import of a store is taken back, because that store may hold something else meanwhile. Raises OrderError."""
-    placement = found.table().placement
+    placement = newest(found, until)
     if placement.step is not None:
         raise OrderError("destinations are moving: see `amq cluster moves`, and wait for the end or --cancel")
     if placement.joining:
         return found.place(placement.reverted()).placement
     return placement if placement.before is None else carry_through(found, placement, until)
+
+
+def newest(found: Cluster, until: float) -> Placement:
+    """The newest placement, of which no later one is obeyed: a host may see a table later than stores do. Raises
+    StoreError where it does not come in time, for the cluster was set back."""
+    said = False
+    while True:
+        placement = found.table().placement
+        stores = {name: _seen_if_any(found, name) for name in placement.stores}
+        if (older := ahead(placement, stores)) is None:
+            return placement
+        if time.monotonic() >= until:
+            check_newest(found, stores)
+        if not said:
+            click.echo(f"waiting until this host sees the table that store {older.stores[0]} obeys", err=True)
+            said = True
+        time.sleep(POLL_S)
+
+
+def _seen_if_any(found: Cluster, name: str) -> StoreSeen:
+    """A store that cannot be read stops no change here: the steps of the change need it, and say why."""
+    try:
+        return store_seen(found, name)
+    except StoreError:
+        return StoreSeen()
 
 
 def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> Placement:
@@ -151,6 +176,8 @@ def _carried(found: Cluster, placement: Placement, until: float, seen: Seen) -> 
                     f"nothing was changed, because that would strand messages: {reasons}. Consume or move them first, "
                     "and end durable subscriptions and delete queues of virtual topics there"
                 )
+            case Older():
+                return newest(found, until)
             case Await(late) if time.monotonic() >= until:
                 found.place(placement.reverted())
                 raise OrderError(

@@ -9,6 +9,7 @@
 | COPY_BEHIND           | a copy that counts answers, and has lacked something for 30 s |
 | STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
 | TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
+| CLUSTER_SET_BACK      | a store obeys a table that the cluster does not have |
 | OUTBOX_WAITS          | what the master of a store leads to another store has not left for `GRACE_S` |
 | MOVE_STANDS_STILL     | the next home of a destination has refused for `GRACE_S` what moves to it |
 | TRANSACTION_IN_DOUBT  | what became of a transaction over several stores is not known for `GRACE_S` |
@@ -24,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from amq.cluster.directory import ClusterNode, StoreTable
 from amq.cluster.masters import StoreNow
+from amq.cluster.seeing import SET_BACK, set_back
 from amq.core.units import parse_duration_ms
 from amq.store.presence import BrokerPresence
 
@@ -92,6 +94,8 @@ def _of_store(
     if store.obeys is not None and store.obeys < table.placement.since and serves_s > GRACE_S:
         text = f"store {store.name} obeys table {store.obeys} of the homes, not {table.placement.since}"
         found.append(Alarm("TABLE_NOT_IN_FORCE", text, store.name, master.name))
+    if store.lacks_table:
+        found.append(Alarm(SET_BACK, set_back(table.number, store.name, store.lacks_table), store.name, master.name))
     if late := _late(master, "outbox", now_ms):
         why = late.get("reason") or "its home has not confirmed them"
         text = f"store {store.name} has messages for {late.get('destination')} that do not leave: {why}"

@@ -278,11 +278,11 @@ class Cluster:
         _make_store(self.location(name, after), is_elsewhere=bool(location))
         return self._change(after)
 
-    def place(self, placement: Placement, joining_at: str = "") -> StoreTable:
-        """The table with `placement`, which was made of the newest one; `joining_at` = where the store is that comes by
-        it. Raises ConfigError, StoreError where another change was quicker, OSError."""
+    def place(self, placement: Placement, places: Mapping[str, str] = MappingProxyType({})) -> StoreTable:
+        """The table with `placement`, which was made of the newest one; `places` = where stores are that it does not
+        have. Raises ConfigError, StoreError where another change was quicker, OSError."""
         names = {*placement.stores, placement.joining}
-        found = {**self.table().locations, **({placement.joining: joining_at} if joining_at else {})}
+        found = {**self.table().locations, **places}
         locations = {name: location for name, location in found.items() if name in names}
         _check_stores(locations, self._register)
         return self._change(StoreTable(locations, placement))
@@ -299,7 +299,11 @@ class Cluster:
         stores = (table or self.table()).stores
         if name not in stores:
             raise ConfigError(f"the cluster has no store {name!r}; it has {', '.join(stores)}", code="STORE_UNKNOWN")
-        return stores[name] or self._register.place_of_store(STORES_DIRECTORY, name)
+        return stores[name] or self.own_place(name)
+
+    def own_place(self, name: str) -> str:
+        """Path or URL of a store `name` that the cluster does not have elsewhere."""
+        return self._register.place_of_store(STORES_DIRECTORY, name)
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 

@@ -49,13 +49,15 @@ Context = Callable[[], ssl.SSLContext]
 
 class StoreNow(NamedTuple):
     """A store, as seen a moment ago. `status` None = it could not be read, and `trouble` says why, or no node has
-    served it yet. `disk_free_bytes` None = that cannot be known."""
+    served it yet. `disk_free_bytes` None = that cannot be known. `lacks_table` = the number of a table that the store
+    obeys and that the cluster does not have, 0 = there is none."""
 
     name: str
     location: str
     status: StoreStatus | None = None
     trouble: str = ""
     disk_free_bytes: int | None = None
+    lacks_table: int = 0
 
     @property
     def master(self) -> BrokerPresence | None:
@@ -141,7 +143,17 @@ class Masters:
                 found.append(self._end(name, job, until))
             except AmqError as error:
                 found.append(StoreNow(name, self.cluster.location(name, table), trouble=str(error)))
-        return found
+        return self._compared(found, table)
+
+    def _compared(self, stores: list[StoreNow], table: StoreTable) -> list[StoreNow]:
+        """Which of them obey a table that the cluster does not have? It may have come since `table` was read."""
+        if all((each.obeys or 0) <= table.number for each in stores):
+            return stores
+        try:
+            newest = self._in_lane("", self.cluster.table, LOOK_S).number
+        except AmqError:  # the next look will tell
+            return stores
+        return [each._replace(lacks_table=seen) if (seen := each.obeys or 0) > newest else each for each in stores]
 
     def _look(self, name: str, table: StoreTable) -> StoreNow:
         """In the lane of the store. Raises AmqError."""

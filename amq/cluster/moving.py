@@ -16,7 +16,7 @@ import structlog
 
 from amq.cluster.directory import CONFLICT, Cluster, ClusterNode
 from amq.cluster.placement import Placement
-from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.placing import Await, Older, StoreSeen, next_step
 from amq.cluster.removing import leave_note, remove_store
 from amq.cluster.scaling import GoneNodes, NodeSeen
 from amq.cluster.seeing import store_seen
@@ -41,6 +41,8 @@ def advance(found: Cluster, seen: Seen | None = None) -> Placement:
     after = next_step(placement, {name: seen(name) for name in placement.stores})
     if isinstance(after, Await):
         return placement
+    if isinstance(after, Older):
+        return found.table().placement
     if placement.leaving and after.step is None:
         leave_note(found, table)
     try:

@@ -75,6 +75,14 @@ class Await:
 
 
 @dataclass(frozen=True, slots=True)
+class Older:
+    """This table is not the newest one: `stores` obey a later one. This host does not see it yet, or the cluster's
+    directory was set back. A table that follows this one would be another one than they obey."""
+
+    stores: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Every store has given up what moves."""
 
@@ -91,8 +99,16 @@ class Revert:
     held: Mapping[str, tuple[str, ...]]
 
 
-def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Carry | Grant | Revert:
+def ahead(placement: Placement, stores: Mapping[str, StoreSeen]) -> Older | None:
+    """Do `stores` obey a later table than `placement`?"""
+    names = tuple(name for name, seen in stores.items() if seen.number > placement.number)
+    return Older(names) if names else None
+
+
+def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Carry | Grant | Older | Revert:
     """The next step of a `placement` that has `before`. `stores` = all of them, as they are seen after it was made."""
+    if older := ahead(placement, stores):
+        return older
     held = {
         name: seen.held
         for name, seen in stores.items()
@@ -105,11 +121,13 @@ def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Car
     return Await(tuple(late)) if late else given
 
 
-def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Placement:
+def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Older | Placement:
     """The next table of a move. The next step takes all slots that hold nothing along, and of the others as many as
     hold `STEP_BYTES` together, so that no destination waits for long. All that it takes is copied before."""
     step = placement.step
     assert step is not None
+    if older := ahead(placement, stores):
+        return older
     late = [
         name
         for name, seen in stores.items()

@@ -15,7 +15,7 @@ from typing import Final
 from amq.cluster.directory import Cluster, StoreTable
 from amq.cluster.placement import Placement
 from amq.cluster.placing import StoreSeen
-from amq.cluster.seeing import store_seen
+from amq.cluster.seeing import check_newest, store_seen
 from amq.core.errors import StoreError
 from amq.store.name import is_directory
 
@@ -39,6 +39,7 @@ def remove_store(
         raise _conflict("another change of the homes is under way: see `amq cluster moves`, and wait for its end")
     look = seen or partial(store_seen, found)
     stores = {each: look(each) for each in placement.stores}
+    check_newest(found, stores)
     late = [each for each, now in stores.items() if now.number < placement.since and not now.is_unused]
     if late:
         raise _conflict(f"{', '.join(late)} did not take table {placement.since} over yet: see `amq cluster status`")

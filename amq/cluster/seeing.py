@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from amq.cluster.directory import Cluster
-from amq.cluster.placing import StoreSeen
+from amq.cluster.placing import StoreSeen, ahead
 from amq.core.errors import AmqError, StoreError
 from amq.store.open import open_store
 from amq.store.port import Store
 from amq.store.status import store_status
+
+SET_BACK: Final = "CLUSTER_SET_BACK"  # the code of a cluster that lacks a table which a store obeys
 
 
 @cache
@@ -34,6 +37,23 @@ def store_seen(found: Cluster, name: str) -> StoreSeen:
         return StoreSeen(is_unused=not runs(found) and not status.brokers)
     facts = status.master.facts.get("placement") if status.master is not None else None
     return seen_of(facts) if isinstance(facts, dict) else StoreSeen()
+
+
+def check_newest(found: Cluster, stores: Mapping[str, StoreSeen]) -> None:
+    """Raises StoreError where one of `stores`, as they were seen, obeys a later table than the newest one: tables that
+    follow it would give a number that stores obey already a second meaning, and two stores one home."""
+    newest = found.table()
+    if older := ahead(newest.placement, stores):
+        name = older.stores[0]
+        raise StoreError(set_back(newest.number, name, stores[name].number), code=SET_BACK)
+
+
+def set_back(newest: int, store: str, obeys: int) -> str:
+    """The words for an operator: `store` obeys table `obeys`, and `newest` is the newest of the cluster."""
+    return (
+        f"store {store} obeys table {obeys}, and the newest one of the cluster is {newest}: this host does not see it "
+        "yet, or the cluster was restored from an older backup, and refuses changes until `amq cluster recover`"
+    )
 
 
 def seen_of(facts: dict[str, Any]) -> StoreSeen:

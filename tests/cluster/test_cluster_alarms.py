@@ -117,6 +117,12 @@ def test_a_table_that_is_not_in_force(table: StoreTable) -> None:
     assert alarm.code == "TABLE_NOT_IN_FORCE"
 
 
+def test_a_cluster_that_lacks_a_table(table: StoreTable) -> None:
+    (alarm,) = told(table, served_by("a", number=3)._replace(lacks_table=3))
+    assert (alarm.code, alarm.store, alarm.node) == ("CLUSTER_SET_BACK", "s1", "a")
+    assert "store s1 obeys table 3, and the newest one of the cluster is 1" in alarm.text
+
+
 def test_nodes(table: StoreTable) -> None:
     a, b = NODES
     (alarm,) = told(table, served_by("a"), a, replace(b, running=False))

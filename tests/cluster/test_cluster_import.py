@@ -231,7 +231,8 @@ def test_a_command_that_is_killed_is_repeated(
 
 def test_an_import_that_was_killed_is_in_no_change_that_comes_after_it(cluster: Cluster, tmp_path: Path) -> None:
     before = cluster.table().placement
-    cluster.place(before.adopting("old", {"a": "old"}), str(write_store(tmp_path / "old", ["queue://a"])))
+    place = str(write_store(tmp_path / "old", ["queue://a"]))
+    cluster.place(before.adopting("old", {"a": "old"}), {"old": place})
     assert list(Cluster(cluster.directory).preferences()) == ["s1", "s2"], "nobody serves it"
     assert amq("cluster", "place", "--cluster", cluster.directory, "b", "s1").exit_code == 0
     table = cluster.table()

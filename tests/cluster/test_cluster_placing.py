@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from amq.cli import cluster_placing
+from amq.cli import cluster_moving, cluster_placing
 from amq.cli.main import main
 from amq.cluster.directory import Cluster, StoreTable
 from amq.cluster.placement import Placement
-from amq.cluster.placing import Await, Grant, Revert, StoreSeen, decide
+from amq.cluster.placing import Await, Grant, Older, Revert, StoreSeen, decide
 
 
 def amq(*words: object) -> Result:
@@ -34,10 +35,14 @@ def place(directory: Path) -> Callable[..., Result]:
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, StoreSeen]:
-    """By store: what its master says, in place of a master."""
-    found = {f"s{number}": StoreSeen(1) for number in (1, 2, 3)}
-    monkeypatch.setattr(cluster_placing, "store_seen", lambda _, name: found[name])
-    return found
+    """By store: what its master says, in place of a master. The number 99 = it obeys every table that there is."""
+    said = {f"s{number}": StoreSeen(1) for number in (1, 2, 3)}
+
+    def seen(found: Cluster, name: str) -> StoreSeen:
+        return said[name] if said[name].number < 99 else replace(said[name], number=found.table().number)
+
+    monkeypatch.setattr(cluster_placing, "store_seen", seen)
+    return said
 
 
 def where(directory: Path, *names: str) -> list[dict[str, Any]]:
@@ -83,11 +88,57 @@ def test_the_stores_must_have_taken_the_first_table_over(
 def test_a_store_that_does_not_take_it_over_in_time_takes_the_change_back(
     directory: Path, place: Callable[..., Result], stores: dict[str, StoreSeen]
 ) -> None:
-    stores["s1"] = stores["s2"] = StoreSeen(2)
+    stores["s1"] = stores["s2"] = StoreSeen(99)
     done = place("a", "s2", "--wait", 0.1)
     assert (done.exit_code, "s3 did not take table 2 over in time" in done.output) == (7, True)
     found = Cluster(str(directory)).table().placement
     assert (found.number, found.before, dict(found.layout.rules)) == (3, None, {})
+
+
+@pytest.mark.parametrize("words", [("place", "a", "s2"), ("move", "a", "s2"), ("remove-store", "s3")])
+def test_no_table_follows_one_that_is_older_than_what_stores_obey(
+    directory: Path,
+    stores: dict[str, StoreSeen],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    """A third change would give table 4 a second meaning, and a destination two homes."""
+    stores["s2"] = StoreSeen(3)
+    monkeypatch.setattr(cluster_moving, "WAIT_S", 0.1)
+    wait = ("--wait", "0.1") if words[0] == "place" else ()
+    done = amq("cluster", words[0], "--cluster", directory, *words[1:], *wait)
+    assert (done.exit_code, "[CLUSTER_SET_BACK]" in done.output) == (4, True), done.output
+    assert "store s2 obeys table 3, and the newest one of the cluster is 1" in done.output
+    assert Cluster(str(directory)).table().number == 1
+
+
+def test_a_change_that_is_under_way_is_not_taken_back_by_an_older_table(
+    directory: Path, place: Callable[..., Result], stores: dict[str, StoreSeen]
+) -> None:
+    cluster = Cluster(str(directory))
+    cluster.place(cluster.table().placement.placed("a", "s2"))
+    stores["s1"] = StoreSeen(5)
+    assert place("b", "s1", "--wait", 0.1).exit_code == 4
+    assert cluster.table().number == 2
+
+
+def test_a_host_may_see_a_table_later_than_stores_do(
+    directory: Path, place: Callable[..., Result], stores: dict[str, StoreSeen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(str(directory))
+    after = cluster.table().placement.placed("a", "s2")
+    stores.update({name: StoreSeen(2) for name in stores})
+
+    def see(_: float) -> None:
+        if cluster.table().number == 1:
+            cluster.place(after)
+            stores.update({name: StoreSeen(99) for name in stores})
+
+    monkeypatch.setattr(cluster_placing.time, "sleep", see)
+    done = place("b", "s1")
+    assert "waiting until this host sees the table that store s1 obeys" in done.output
+    assert "table 5: b lives in s1" in done.output
+    assert dict(cluster.table().placement.layout.rules) == {"a": "s2", "b": "s1"}
 
 
 def test_what_would_be_stranded_is_named(
@@ -129,10 +180,10 @@ def test_two_commands_carry_one_change_through(
     stores.update({name: StoreSeen(99, remembers=remembers) for name in stores})
     wanted, others = Cluster.place, [Cluster.place]
 
-    def late_place(found: Cluster, placement: Placement, joining_at: str = "") -> StoreTable:
+    def late_place(found: Cluster, placement: Placement) -> StoreTable:
         if others and placement.number == 3:
             others.pop()(found, placement)
-        return wanted(found, placement, joining_at)
+        return wanted(found, placement)
 
     monkeypatch.setattr(Cluster, "place", late_place)
     assert place("a", "s2").output == f"table {4 if remembers else 3}: a lives in s2\n"
@@ -161,7 +212,8 @@ MOVING = Placement.even(1, ["a", "b"]).placed("x", "a")
     ("seen", "step"),
     [
         ([StoreSeen(2), StoreSeen(2)], Grant()),
-        ([StoreSeen(2), StoreSeen(3)], Grant()),
+        ([StoreSeen(2), StoreSeen(3)], Older(("b",))),
+        ([StoreSeen(2, ("x",)), StoreSeen(3)], Older(("b",))),
         ([StoreSeen(2), StoreSeen(is_unused=True)], Grant()),
         ([StoreSeen(2), StoreSeen(1)], Await(("b",))),
         ([StoreSeen(), StoreSeen(1)], Await(("a", "b"))),
