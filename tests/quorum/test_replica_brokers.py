@@ -280,7 +280,7 @@ def test_the_master_serves_on_while_the_coordinator_is_away(tmp_path: Path) -> N
         began = time.monotonic()
         for number in range(3):
             servers.signal(number, signal.SIGSTOP)
-        master.wait_event("coordinator does not answer: the copies prove this mastership")
+        master.wait_event("coordinator is slow or does not answer: the copies prove this mastership")
         wait_until(lambda: time.monotonic() > began + PERIOD_S + 2.0, "its period is over")
         producer.wait_confirmed(100)
         for number in range(3):
@@ -343,7 +343,7 @@ def test_other_coordinators_go_away_and_come_back_and_elect_when_a_master_is_kil
         producer.wait_confirmed(100)
         known, master = book.read(), master_of(brokers, book)
         servers.leave()
-        master.wait_event("coordinator does not answer: the copies prove this mastership")
+        master.wait_event("coordinator is slow or does not answer: the copies prove this mastership")
         producer.wait_confirmed(100)
         servers.come_back()
         wait_until(lambda: book.read() == known, "the same master, of the same copies")

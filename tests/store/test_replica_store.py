@@ -16,6 +16,7 @@ from socket import socketpair
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from amq.core.errors import OwnershipLostError, StoreError
 from amq.doors.clock import SystemClock
@@ -32,6 +33,7 @@ from amq.store.segment_log import NoRoomError, PatientWriter, SyncError, Told, W
 from tests.board_contract import check_board
 from tests.copies import SALT, CopyMember, GroupOfCopies, content
 from tests.election_contract import check_election, check_epochs, check_terms
+from tests.fakes import FakeClock
 from tests.log_contract import check_log
 from tests.memory_coordinator import Ensemble
 from tests.patience import DEADLINE_S
@@ -523,6 +525,27 @@ def test_a_master_proves_itself_by_copies_while_the_coordinator_is_away(
     group.network.away.add(c.id)
     with pytest.raises(OwnershipLostError, match="cannot be proved"):
         a.term.lease.check()
+
+
+def test_a_coordinator_that_is_slow_again_and_again_is_told_of_once(
+    group: GroupOfCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at each check: that it is slow no more is known when the copies were not needed for a while."""
+    a, *_ = three(group)
+    clock = FakeClock()
+    election = cast(ReplicaElection, a.store.election)
+    monkeypatch.setattr(election, "_clock", clock)
+    with capture_logs() as logs:
+        for _ in range(5):
+            assert a.term.lease.extend()
+            clock.advance(stores.CALM_S / 2)
+            a.term.lease.check()
+        assert [line["event"].partition(":")[0] for line in logs] == ["coordinator is slow or does not answer"]
+        clock.advance(stores.CALM_S / 2)
+        a.term.lease.check()
+        assert logs.pop()["event"] == "coordinator answers in time again"
+        assert a.term.lease.extend()
+        assert len(logs) == 2
 
 
 def test_a_master_whose_session_ended_meanwhile_gets_the_lock_again_and_stays_the_master(group: GroupOfCopies) -> None:

@@ -27,6 +27,7 @@ from amq.store.replica.member import ReplicaMember
 from amq.store.segment_log import RESERVE_NAME, Told
 
 RENEW_S = 2.0  # for the answers of copies, when the coordinator cannot be reached
+CALM_S = 60.0  # without need of their word, and the coordinator answers in time again
 _log = structlog.get_logger("amq.replica")
 
 
@@ -116,7 +117,7 @@ class ReplicaElection(CoordinatedElection):
         self._book = GroupBook(coordinator)
         self._ballot = 0
         self._told = ""
-        self._is_away = False  # the coordinator, and it was told
+        self._vouched_at: float | None = None  # by the copies, while the coordinator is too slow; None = it is not
 
     def try_acquire(self, leave: Callable[[], bool]) -> bool:
         if not self._may_try(self._free):
@@ -144,9 +145,9 @@ class ReplicaElection(CoordinatedElection):
         ballot, member = self._ballot, self._part.member
         if not ballot or member is None or not member.renew(ballot, RENEW_S):
             return False
-        if not self._is_away:
-            self._is_away = True
-            _log.warning("coordinator does not answer: the copies prove this mastership")
+        before, self._vouched_at = self._vouched_at, self._clock.monotonic()
+        if before is None:
+            _log.warning("coordinator is slow or does not answer: the copies prove this mastership")
         return True
 
     def write(self, kind: str, data: bytes) -> None:
@@ -155,9 +156,13 @@ class ReplicaElection(CoordinatedElection):
         except OSError:
             self._written.pop(kind, None)  # it may be there or not
             raise
-        self._is_away = False
+        vouched_at = self._vouched_at
+        if vouched_at is not None and self._clock.monotonic() >= vouched_at + CALM_S:
+            self._vouched_at = None
+            _log.info("coordinator answers in time again", calm_s=CALM_S)
 
     def let_go(self) -> None:
+        self._vouched_at = None
         ballot, self._ballot = self._ballot, 0
         if ballot and self._part.member is not None:
             self._part.member.leave(ballot)
