@@ -72,6 +72,7 @@ def test_the_contract() -> None:
         "amq doctor",
         *(f"amq cluster {name}" for name in ("init", "add-store", "status", "drain", "resume", "rebalance", "forget")),
         *(f"amq cluster {name}" for name in ("import-store", "move", "moves", "outboxes", "place", "remove-store")),
+        "amq cluster recover",
         "amq cluster where",
         "amq journal check",
         "amq journal dump",
