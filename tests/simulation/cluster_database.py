@@ -8,9 +8,10 @@ what is committed there is what the world knows as its tables (`Tables.made`), a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -56,9 +57,9 @@ class SqlDirectory(Cluster):
     def location(self, name: str, table: StoreTable | None = None) -> str:  # noqa: ARG002
         return name
 
-    def place(self, placement: Placement, joining_at: str = "") -> StoreTable:
+    def place(self, placement: Placement, places: Mapping[str, str] = MappingProxyType({})) -> StoreTable:
         self.world.oracle.log(f"table {placement.number} is written{', something moves' if placement.before else ''}")
-        return super().place(placement, joining_at)
+        return super().place(placement, places)
 
 
 class ClusterDatabase:
