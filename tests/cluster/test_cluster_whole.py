@@ -80,7 +80,8 @@ def test_a_destination_is_asked_at_its_home(whole: WholeCluster, served: ServedC
         (message,) = whole.ask("GET", f"/queues/{name}/messages")["items"]
         assert whole.ask("GET", f"/messages/{message['id']}")["store"] == store
         assert whole.ask("POST", f"/queues/{name}/purge", {})["count"] == 1
-        assert whole.ask("DELETE", f"/queues/{name}")["count"] == 0
+        whole.ask("POST", f"/queues/{name}/messages", {"body": "y"})  # a queue that holds nothing may go by itself
+        assert whole.ask("DELETE", f"/queues/{name}")["count"] == 1
 
 
 def test_one_store_is_asked_below_its_name(whole: WholeCluster) -> None:
