@@ -122,7 +122,8 @@ def add_store(
     the same command gives a store its share later.
     """
     found = Cluster(directory)
-    if not share or name not in newest(found, time.monotonic() + WAIT_S).stores:
+    known = newest(found, time.monotonic() + WAIT_S).stores
+    if not share or name not in known:
         found.add_store(name, location)
     if share:
         placement = settled(found)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from amq.cli import cluster as cluster_commands
 from amq.cli import cluster_moving, cluster_placing
 from amq.cli.main import main
 from amq.cluster.directory import Cluster, StoreTable
@@ -95,7 +96,10 @@ def test_a_store_that_does_not_take_it_over_in_time_takes_the_change_back(
     assert (found.number, found.before, dict(found.layout.rules)) == (3, None, {})
 
 
-@pytest.mark.parametrize("words", [("place", "a", "s2"), ("move", "a", "s2"), ("remove-store", "s3")])
+@pytest.mark.parametrize(
+    "words",
+    [("place", "a", "s2"), ("move", "a", "s2"), ("remove-store", "s3"), ("add-store", "s4"), ("moves", "--cancel")],
+)
 def test_no_table_follows_one_that_is_older_than_what_stores_obey(
     directory: Path,
     stores: dict[str, StoreSeen],
@@ -104,7 +108,8 @@ def test_no_table_follows_one_that_is_older_than_what_stores_obey(
 ) -> None:
     """A third change would give table 4 a second meaning, and a destination two homes."""
     stores["s2"] = StoreSeen(3)
-    monkeypatch.setattr(cluster_moving, "WAIT_S", 0.1)
+    for module in (cluster_commands, cluster_moving):
+        monkeypatch.setattr(module, "WAIT_S", 0.1)
     wait = ("--wait", "0.1") if words[0] == "place" else ()
     done = amq("cluster", words[0], "--cluster", directory, *words[1:], *wait)
     assert (done.exit_code, "[CLUSTER_SET_BACK]" in done.output) == (4, True), done.output
