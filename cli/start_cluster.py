@@ -80,6 +80,8 @@ def run(
         began_ms=began_ms,
         scale_down=scale_down,
     )
+    if not config.failover_on_shutdown:
+        _log.warning("failoverOnShutdown = false: when this node stops, no other node takes over what it serves")
     gone = [] if scale_down is None else scale_down.check(table.stores)
     seat = cluster.join(node.name, node.weight, node.host, node.pid, scale_down)
     if gone:

@@ -111,13 +111,15 @@ def commands(importing: Importing) -> tuple[str, ...]:
     """The commands that make the cluster of which the file speaks, none where it speaks of no other broker."""
     if not importing.is_cluster:
         return ()
-    peers = list(importing.peers)
-    count = min(STORES_MAX, STORES_A_HOST * (len(peers) + 1)) if peers else STORES_A_HOST * 2
+    known = list(importing.peers)
+    if known and not importing.names_all:
+        known.insert(0, "this host")
+    count = min(STORES_MAX, STORES_A_HOST * (len(known) or 2))
     options = "".join(f" -o {shlex.quote(f'{key}={value}')}" for key, value in _naming(importing))
-    hosts = f"this host, {', '.join(peers)}" if peers else "each host"
+    hosts = ", ".join(known) or "each host"
     place, stores = importing.cluster_place, f"--stores {count}"
     if importing.coordinator:
-        place, stores = _replicated(importing.coordinator, count, is_pair=len(peers) == 1)
+        place, stores = _replicated(importing.coordinator, count, is_pair=len(known) == 2)
     return (
         f"amq cluster init --cluster {place} {stores}{options}",
         f"amq start FILE.toml --cluster {place} --name NAME  # on {hosts}; a name for each",
@@ -183,7 +185,8 @@ def _cluster_connection(part: FilePart) -> None:
     connectors = {
         each.attributes.get("name", ""): _connector_url(part, each) for each in root.below() if each.name == "connector"
     }
-    hosts = [host for name in sorted(names) for host in hosts_of(connectors.get(name, ""))]
+    of_own = hosts_of(connectors.get(own.text, "")) if own is not None else []
+    hosts = [host for name in sorted(names) for host in hosts_of(connectors.get(name, "")) if host not in of_own]
     balancing = element.child("message-load-balancing")
     policies = {each.name for each in root.below()}
     if balancing is not None and part.importing.fill(balancing.text, balancing, balancing.name).upper() == "OFF":
@@ -216,6 +219,12 @@ def _colocated(part: FilePart) -> None:
 
 
 # -- Sun MQ ------------------------------------------------------------------------------------------------------------
+
+
+def told_list(part: FilePart) -> None:
+    """All brokers of the cluster have the same list, so this one is in it, too."""
+    part.importing.names_all = True
+    told(part, "each of these brokers is a node", broker_list(part.value))
 
 
 def broker_list(text: str) -> list[str]:

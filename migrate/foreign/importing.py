@@ -125,8 +125,8 @@ class Importing:
                  `permissions_origins` says where it comes from
     store_advice what to give as the store, which the file has elsewhere than in a directory
     is_cluster   the file speaks of other brokers with stores of their own: on the hosts `peers`, as far as it names
-                 them; `cluster_place` = where their cluster may be, for people; `coordinator` = of its stores, if
-                 they are replicated ones
+                 them; `names_all` = the host of this one is among these; `cluster_place` = where their cluster may be,
+                 for people; `coordinator` = of its stores, if they are replicated ones
     """
 
     def __init__(self, path: str, root: Element, rules: Mapping[str, Rule], placeholders: Placeholders) -> None:
@@ -140,6 +140,7 @@ class Importing:
         self.store_advice = ""
         self.is_cluster = False
         self.peers: dict[str, None] = {}
+        self.names_all = False
         self.cluster_place = "DIR"
         self.coordinator = ""
         self._rules = rules

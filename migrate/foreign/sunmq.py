@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from amq.config import names
 from amq.core.errors import ConfigError
-from amq_migrate.foreign.clustering import broker_list, told
+from amq_migrate.foreign.clustering import told, told_list
 from amq_migrate.foreign.convert import size
 from amq_migrate.foreign.document import ELEMENTS_MAX, Element
 from amq_migrate.foreign.importing import (
@@ -46,9 +46,7 @@ RULES = table(
                 part, "the directory or database of a cluster is its name: give all nodes the same --cluster"
             )
         ),
-        "imq.cluster.brokerlist imq.cluster.brokerlist.manual": special(
-            lambda part: told(part, "each of these brokers is a node", broker_list(part.value))
-        ),
+        "imq.cluster.brokerlist imq.cluster.brokerlist.manual": special(told_list),
         "imq.cluster.url": unsupported(
             "the file there is not read: put its properties into this one, and import it again"
         ),

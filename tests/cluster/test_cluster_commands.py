@@ -116,6 +116,11 @@ def test_what_cannot_be_done_is_one_line_with_the_cure(cluster: Path, node: str,
         (("start", "--cluster", cluster, "--wait-for-activation"), 2, "never master of all"),
         (("start", "--cluster", tmp_path, "--name", "b"), 4, "amq cluster init"),
         (("start", "--cluster", cluster, "--name", node), 5, "already runs as 'a'"),
+        (
+            ("start", "--cluster", cluster, "--name", node, "-o", "failoverOnShutdown=false"),
+            5,
+            "no other node takes over",
+        ),
         (("start", "--cluster", cluster, "--name", "b", "-o", "priority=3"), 3, "--weight"),
         (
             (

@@ -161,13 +161,25 @@ def test_connectors_of_hornetq_have_their_hosts_in_parameters() -> None:
     assert "this host, far;" in found.cluster[1]
 
 
+def test_a_connector_that_leads_to_this_host_makes_it_no_host_more() -> None:
+    found = core(
+        "<connectors><connector name='me'>tcp://near:61616</connector><connector name='again'>tcp://near:61617"
+        "</connector><connector name='other'>tcp://far:61616</connector></connectors><cluster-connections>"
+        "<cluster-connection name='c'><connector-ref>me</connector-ref><static-connectors><connector-ref>again"
+        "</connector-ref><connector-ref>other</connector-ref></static-connectors></cluster-connection>"
+        "</cluster-connections>"
+    )
+    assert found.cluster[0].endswith("--stores 4")
+    assert "on this host, far;" in found.cluster[1]
+
+
 def test_a_cluster_of_sun_mq_is_a_cluster_in_its_database() -> None:
     found = file("config.properties")
     assert found.format == "sunmq"
     assert found.cluster == (
-        "amq cluster init --cluster postgresql://dbhost:5432/imq --stores 8",
-        "amq start FILE.toml --cluster postgresql://dbhost:5432/imq --name NAME  # on this host, host1, host2, host3; "
-        "a name for each",
+        "amq cluster init --cluster postgresql://dbhost:5432/imq --stores 6",
+        "amq start FILE.toml --cluster postgresql://dbhost:5432/imq --name NAME  # on host1, host2, host3; a name for "
+        "each",
     )
     assert {key: carried.value for (_, key), carried in found.values.items()} == {
         "name": "broker1",
