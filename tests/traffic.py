@@ -135,6 +135,38 @@ def drain(connection: WireConnection, expected: int, queue: str = QUEUE, timeout
     acknowledged before that. So where the store behind a gateway gets another master, all of it comes again from the
     first message on, with the same ids, and counts anew: a message that is stored twice has two ids.
     """
+    bodies, last = _deliveries(connection, expected, queue, timeout_s)
+    connection.send("ACK", {"id": last, "receipt": "drained"})
+    connection.receipt("drained", timeout_s)
+    connection.send("UNSUBSCRIBE", {"id": "drain", "receipt": "left"})
+    connection.receipt("left", timeout_s)
+    return bodies
+
+
+def deliveries(brokers: Sequence[Broker], expected: int, timeout_s: float = DEADLINE_S) -> list[bytes]:
+    """What a consumer at the master among `brokers` gets, in the order of delivery, as by `drain`. It acknowledges
+    nothing: so it asks again where a master only now sees that it must leave its clients, as one may that has
+    confirmed all that a test waits for."""
+    until = time.monotonic() + timeout_s
+    while True:
+        with connect_any(brokers, timeout_s) as connection:
+            try:
+                return _deliveries(connection, expected, QUEUE, timeout_s)[0]
+            except (OSError, WireError):
+                if time.monotonic() > until:
+                    raise
+
+
+def check_all_kept(brokers: Sequence[Broker], producer: Producer) -> None:
+    """Every message that was confirmed is there, once, in the order in which it was sent."""
+    confirmed = producer.stop()
+    bodies = [int(body.split()[1]) for body in deliveries(brokers, len(confirmed))]
+    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
+    assert set(confirmed) <= set(bodies)
+
+
+def _deliveries(connection: WireConnection, expected: int, queue: str, timeout_s: float) -> tuple[list[bytes], str]:
+    """The bodies before the first sentinel, and the id by which that is acknowledged with all before it."""
     send(connection, b"the end", queue=queue)
     prefetch = expected + 10
     connection.send("SUBSCRIBE", {"destination": queue, "id": "drain", "ack": "client", "prefetch-count": prefetch})
@@ -144,11 +176,7 @@ def drain(connection: WireConnection, expected: int, queue: str = QUEUE, timeout
         if frame.command != "MESSAGE":
             continue
         if frame.body == b"the end":
-            connection.send("ACK", {"id": frame.headers["ack"], "receipt": "drained"})
-            connection.receipt("drained", timeout_s)
-            connection.send("UNSUBSCRIBE", {"id": "drain", "receipt": "left"})
-            connection.receipt("left", timeout_s)
-            return [*bodies.values()]
+            return [*bodies.values()], frame.headers["ack"]
         id = frame.headers["message-id"]
         if id in bodies:
             bodies.clear()

@@ -38,7 +38,7 @@ from tests.quorum.partitions import (
     check_kept,
     check_turns,
 )
-from tests.traffic import connect_any, drain
+from tests.traffic import deliveries
 
 ALONE_S = 2.0  # how long those that cannot go on are watched
 ORDERS = ["".join(each) for each in permutations(NAMES)]
@@ -82,8 +82,7 @@ class Orders:
         for client in self.clients:
             client.stop()
         confirmed = sum(len(client.confirmed) for client in self.clients)
-        with connect_any([*self.brokers.values()]) as wire:
-            bodies = drain(wire, confirmed)
+        bodies = deliveries([*self.brokers.values()], confirmed)
         return {
             "confirmed": check_kept(self.clients, bodies),
             "masterships that confirmed": check_turns(self.clients),

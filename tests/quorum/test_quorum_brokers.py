@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from amq.cli.main import main
 from amq.store.open import locker_of, open_coordinator, open_directory
-from tests.brokers import SHORT, Broker, Brokers
+from tests.brokers import SHORT, Brokers
 from tests.ensemble import Ensemble, EtcdEnsemble, ZooKeeperEnsemble, ensemble, needs_etcd, needs_zookeeper, wait_until
 from tests.relay import Relay
-from tests.traffic import Producer, connect_any, drain
+from tests.traffic import Producer, check_all_kept
 
 KINDS = [
     pytest.param(EtcdEnsemble, marks=needs_etcd, id="etcd"),
@@ -33,15 +33,6 @@ def running(kind: type[Ensemble], directory: Path) -> Iterator[Ensemble]:
     with ensemble(kind, directory / "servers") as found:
         wait_until(lambda: open_coordinator(found.url()).read("any") is None, "the servers have a leader")
         yield found
-
-
-def checked(pair: list[Broker], producer: Producer) -> None:
-    """Every message that was confirmed is there, once, in the order in which it was sent."""
-    confirmed = producer.stop()
-    with connect_any(pair) as connection:
-        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
-    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
-    assert set(confirmed) <= set(bodies)
 
 
 def command(*words: str) -> Any:
@@ -84,7 +75,7 @@ def test_the_master_serves_while_servers_fail_and_is_followed_when_it_is_killed(
         pair[0].kill()  # its session is not over yet
         pair[1].wait_serving()
         producer.wait_confirmed(100)
-        checked(pair, producer)
+        check_all_kept(pair, producer)
 
 
 @pytest.mark.deep
@@ -105,7 +96,7 @@ def test_without_servers_the_master_ends_and_none_takes_over_until_they_are_back
         servers.start()
         wait_until(lambda: masterships(brokers) > before, "one of the two serves again")
         producer.wait_confirmed(100)
-        checked(pair, producer)
+        check_all_kept(pair, producer)
 
 
 @pytest.mark.deep
@@ -124,6 +115,6 @@ def test_a_master_that_alone_is_cut_off_from_the_servers_is_followed_and_confirm
             pair[1].wait_serving()
             cut.wait_event("mastership lost")
             producer.wait_confirmed(100)
-            checked(pair, producer)
+            check_all_kept(pair, producer)
         finally:
             relay.close()

@@ -33,7 +33,7 @@ from tests.ensemble import (
     wait_until,
 )
 from tests.postgres import needs_postgres, postgres
-from tests.traffic import Producer, connect_any, drain, send
+from tests.traffic import Producer, check_all_kept, connect_any, send
 
 MEMBERS = "abc"
 STORE_UNUSABLE = 4  # exit code
@@ -65,15 +65,6 @@ def etcd(directory: Path, kind: type[Ensemble] = EtcdEnsemble) -> Iterator[Ensem
     with ensemble(kind, directory / "servers") as servers:
         wait_until(lambda: open_coordinator(servers.url()).read("any") is None, "the servers have a leader")
         yield servers
-
-
-def checked(brokers: list[Broker], producer: Producer) -> None:
-    """Every message that was confirmed is there, once, in the order in which it was sent."""
-    confirmed = producer.stop()
-    with connect_any(brokers) as connection:
-        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
-    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
-    assert set(confirmed) <= set(bodies)
 
 
 def wait_for_epoch(book: GroupBook, number: int) -> None:
@@ -130,7 +121,7 @@ def test_masters_are_killed_a_disk_is_lost_and_all_stop_and_start(tmp_path: Path
         for each in reversed(brokers):
             each.start()
         producer.wait_confirmed(100)
-        checked(brokers, producer)
+        check_all_kept(brokers, producer)
 
 
 def run(*words: str, store: Path | str) -> str:
@@ -244,7 +235,7 @@ def test_members_of_two_versions_refuse_each_other_and_an_upgrade_loses_nothing(
         a.stop()
         producer.wait_confirmed(50)
         assert {each.rpartition("-")[0] for each in book.read().record.members} >= {"b", "c"}
-        checked([b, c], producer)
+        check_all_kept([b, c], producer)
 
 
 @pytest.mark.deep
@@ -264,7 +255,7 @@ def test_an_isolated_master_confirms_nothing_and_the_others_go_on(tmp_path: Path
         stopped.thaw()
         stopped.wait_event("mastership lost or refused")
         producer.wait_confirmed(100)
-        checked(brokers, producer)
+        check_all_kept(brokers, producer)
 
 
 @pytest.mark.deep
@@ -294,7 +285,7 @@ def test_the_master_serves_on_while_the_coordinator_is_away(tmp_path: Path) -> N
             servers.signal(number, signal.SIGCONT)
         wait_for_epoch(book, 2)
         producer.wait_confirmed(100)
-        checked(brokers, producer)
+        check_all_kept(brokers, producer)
 
 
 @dataclass
@@ -351,4 +342,4 @@ def test_other_coordinators_go_away_and_come_back_and_elect_when_a_master_is_kil
         master.kill()
         wait_for_epoch(book, 2)
         producer.wait_confirmed(100)
-        checked(brokers, producer)
+        check_all_kept(brokers, producer)

@@ -20,12 +20,12 @@ from amq.store.open import open_store
 from amq.store.presence import read_presence
 from amq.store.status import store_status
 from bench.wire import WireError
-from tests.brokers import SHORT, Broker, Brokers
+from tests.brokers import SHORT, Brokers
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.postgres import Postgres, needs_postgres, postgres
 from tests.sampling import only, thorough
-from tests.traffic import QUEUE, Producer, connect_any, drain, send
+from tests.traffic import QUEUE, Producer, check_all_kept, deliveries, drain, send
 
 pytestmark = needs_postgres
 ROUNDS_MAX = 20  # on a busy machine few of them try it
@@ -193,19 +193,6 @@ def test_a_handover_an_export_and_a_server_that_must_be_accepted(
     master.start().wait_serving()
 
 
-def checked(brokers: Brokers, producer: Producer) -> None:
-    """Every message that was confirmed is there, once, in the order in which it was sent: a broker that starts now
-    says so. A master of before may only now notice that the connection of its lock has ended, and leave its clients."""
-    confirmed = producer.stop()
-    for broker in brokers.brokers.values():
-        broker.kill()
-    broker.start().wait_serving()
-    with broker.connect() as connection:
-        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
-    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
-    assert set(confirmed) <= set(bodies)
-
-
 @pytest.mark.deep
 def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the_server(tmp_path: Path) -> None:
     """As the server's own log shows it: the plan of the statement, and how many rows it made."""
@@ -261,7 +248,7 @@ def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: 
                 server.stop() if how == "restart" else server.crash()
                 server.start()
             producer.wait_confirmed(100)
-        checked(brokers, producer)
+        check_all_kept(pair, producer)
         assert producer.failovers >= 1
 
 
@@ -310,7 +297,7 @@ def _promote(primary: Postgres, standby: Postgres, directory: Path, kind: str) -
         standby.ask("SELECT pg_promote()")
         if kind == "synchronous":
             _until(lambda: sum(len(broker.said("master: serving")) for broker in pair) > 1)
-            assert _drained(pair, 20) == [b"%d" % number for number in range(20)]
+            assert deliveries(pair, 20) == [b"%d" % number for number in range(20)]
         else:
             for broker in pair:
                 assert broker.wait_exit() == 4
@@ -323,17 +310,6 @@ def _promote(primary: Postgres, standby: Postgres, directory: Path, kind: str) -
             if kind == "left behind":
                 with pair[0].connect() as connection:
                     assert drain(connection, 20) == [b"%d" % number for number in range(20)]
-
-
-def _drained(pair: list[Broker], expected: int) -> list[bytes]:
-    """The messages of the queue. The master of before may be met once more, until it sees that its server has gone."""
-    until = time.monotonic() + DEADLINE_S
-    while True:
-        try:
-            with connect_any(pair) as connection:
-                return drain(connection, expected)
-        except (OSError, WireError):
-            assert time.monotonic() < until
 
 
 def _wait_for_standby(primary: Postgres, names: str) -> None:

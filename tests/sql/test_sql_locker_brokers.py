@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from amq.cli.main import main
 from amq.store.open import locker_of
-from tests.brokers import Broker, Brokers
+from tests.brokers import Brokers
 from tests.patience import DEADLINE_S
 from tests.postgres import needs_postgres, postgres
 from tests.sampling import thorough
-from tests.traffic import Producer, connect_any, drain, send
+from tests.traffic import Producer, check_all_kept, drain, send
 
 pytestmark = needs_postgres
 
@@ -102,15 +102,6 @@ def test_a_locker_must_be_the_url_of_a_database_and_the_store_a_directory(broker
 # -- slow ones ---------------------------------------------------------------------------------------------------------
 
 
-def checked(pair: list[Broker], producer: Producer) -> None:
-    """Every message that was confirmed is there, once, in the order in which it was sent."""
-    confirmed = producer.stop()
-    with connect_any(pair) as connection:
-        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
-    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
-    assert set(confirmed) <= set(bodies)
-
-
 @pytest.mark.parametrize("how", [pytest.param("crash", marks=pytest.mark.deep), *thorough("terminate", "restart")])
 def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: str) -> None:
     with postgres() as server, Brokers(tmp_path, locker=server.url("postgres")) as brokers:
@@ -130,4 +121,4 @@ def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: 
                 assert time.monotonic() < until
                 time.sleep(0.02)
             producer.wait_confirmed(100)
-        checked(pair, producer)
+        check_all_kept(pair, producer)
