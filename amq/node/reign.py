@@ -27,6 +27,7 @@ from amq.store.lease import Lease, Verdict, Watchdog
 from amq.store.locker import Term
 
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
+_GOING_ON = "lease had run out and was proved again: going on"
 _log = structlog.get_logger("amq.service")
 
 
@@ -259,8 +260,10 @@ class Reign:
         deadline = self._lease.deadline
         self._lease.check()
         self.ending.check()
-        if self._clock.monotonic() >= deadline:  # the event loop may have seen it expired
-            _log.warning("lease had run out and was proved again: going on")
+        now = self._clock.monotonic()
+        if now >= deadline:  # the event loop may have seen it expired
+            if now >= self._lease.moved_from:
+                _log.warning(_GOING_ON)
             self._loop.post(self._stage.lease_renewed)
 
     # -- the voucher thread -------------------------------------------------------------------------------------------
@@ -278,6 +281,7 @@ class Reign:
                 self.ending.tell(str(error))
                 return
             if extended and self._clock.monotonic() >= deadline:
+                _log.warning(_GOING_ON)
                 self._loop.post(self._stage.lease_renewed)
 
     # -- the watchdog thread ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ class Lease:
     deadline   monotonic seconds; any thread may read it. Confirm only what was durable while `now < deadline`.
     proved     start of the last check that succeeded. Delete a file only when `proved` is later than the moment at
                which the last copy of what lives in it was fsynced: then that copy lies before every later seal.
+    moved_from the deadline that the last check replaced: later than before that check where the store vouched meanwhile
     renewals   how many checks have succeeded
     """
 
@@ -35,6 +36,7 @@ class Lease:
         assert period_s > 0
         self.deadline = NEVER
         self.proved = NEVER
+        self.moved_from = NEVER
         self.renewals = 0
         self.period_s = period_s
         self._prove = prove
@@ -64,6 +66,7 @@ class Lease:
             if self._revoked:
                 raise OwnershipLostError("this lease was given up during the check")
             self.proved = start
+            self.moved_from = self.deadline
             self.deadline = max(self.deadline, start + self.period_s)
             self.renewals += 1
 

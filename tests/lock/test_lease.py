@@ -85,6 +85,7 @@ def test_what_vouches_moves_the_deadline_while_a_check_hangs() -> None:
     lease.check()
     assert extended == [True]
     assert lease.deadline == clock.monotonic() - 0.5 + PERIOD_S, "from the start of the later proof, not of the check"
+    assert lease.moved_from == lease.deadline, "it had not run out when the check was over"
     assert lease.renewals == 1
 
 
