@@ -228,8 +228,7 @@ def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the
             master, other = other, master
         else:
             raise AssertionError(f"no master of {ROUNDS_MAX} tried to insert")
-        with other.connect() as connection:
-            bodies = drain(connection, 3)
+        bodies = deliveries([other], 3)  # its short lease may run out on a busy machine
         assert bodies[:3] == [b"0", b"1", b"2"]
         assert set(bodies[3:]) <= {b"late"}
 
