@@ -66,7 +66,7 @@ class Producer(threading.Thread):
         self._brokers = brokers
         self._window = window
         self._patience_s = patience_s
-        self._queue = queue
+        self.queue = queue
         self._first = first
         self._pause_s = pause_s
         self._stopping = threading.Event()
@@ -124,7 +124,7 @@ class Producer(threading.Thread):
 
     def _send(self, connection: WireConnection, number: int) -> None:
         body = f"message {number}".encode()
-        headers = {"destination": self._queue, "receipt": number, "_AMQ_DUPL_ID": f"id-{number}"}
+        headers = {"destination": self.queue, "receipt": number, "_AMQ_DUPL_ID": f"id-{number}"}
         connection.send("SEND", headers, body)
 
 
@@ -143,7 +143,9 @@ def drain(connection: WireConnection, expected: int, queue: str = QUEUE, timeout
     return bodies
 
 
-def deliveries(brokers: Sequence[Broker], expected: int, timeout_s: float = DEADLINE_S) -> list[bytes]:
+def deliveries(
+    brokers: Sequence[Broker], expected: int, queue: str = QUEUE, timeout_s: float = DEADLINE_S
+) -> list[bytes]:
     """What a consumer at the master among `brokers` gets, in the order of delivery, as by `drain`. It acknowledges
     nothing: so it asks again where a master only now sees that it must leave its clients, as one may that has
     confirmed all that a test waits for."""
@@ -151,7 +153,7 @@ def deliveries(brokers: Sequence[Broker], expected: int, timeout_s: float = DEAD
     while True:
         with connect_any(brokers, timeout_s) as connection:
             try:
-                return _deliveries(connection, expected, QUEUE, timeout_s)[0]
+                return _deliveries(connection, expected, queue, timeout_s)[0]
             except (OSError, WireError):
                 if time.monotonic() > until:
                     raise
@@ -160,7 +162,7 @@ def deliveries(brokers: Sequence[Broker], expected: int, timeout_s: float = DEAD
 def check_all_kept(brokers: Sequence[Broker], producer: Producer) -> None:
     """Every message that was confirmed is there, once, in the order in which it was sent."""
     confirmed = producer.stop()
-    bodies = [int(body.split()[1]) for body in deliveries(brokers, len(confirmed))]
+    bodies = [int(body.split()[1]) for body in deliveries(brokers, len(confirmed), producer.queue)]
     assert bodies == sorted(set(bodies)), "stored twice, or out of order"
     assert set(confirmed) <= set(bodies)
 

@@ -140,7 +140,7 @@ def _replicated(coordinator: str, count: int, *, is_pair: bool) -> tuple[str, st
 
 
 def told(part: FilePart, why: str, hosts: Iterable[str] = ()) -> None:
-    """A cluster does what this part says, with these other hosts."""
+    """A cluster does what this part says, with these hosts."""
     importing = part.importing
     importing.is_cluster = True
     importing.peers |= dict.fromkeys(list(hosts)[: STORES_MAX - len(importing.peers)])
